@@ -124,7 +124,7 @@ static void *fill(int64_t n, mx_num type)
     return p;
 }
 
-/* oneDNN's product, where the library is installed: a peer to compare with, needed for nothing. */
+/* oneDNN's GEMM, where the library is installed: a peer to compare with, needed for nothing. */
 typedef int sgemm_fn(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
                      int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
 static sgemm_fn *find_sgemm(void)
@@ -222,7 +222,7 @@ static void bench_attention_at(int64_t len, mx_num type, const peaks *p)
     void *dq = fill(n, type), *dk = fill(n, type), *dv = fill(n, type);
     size_t bytes = mx_attn_forward_work_bytes(&a) + mx_attn_backward_work_bytes(&a);
     void *work = fill((int64_t)bytes / 4, MX_NUM_F32);
-    double f, b, flops = 2.0 * H * D * (double)len * (double)(len + 1); /* both products, once */
+    double f, b, flops = 2.0 * H * D * (double)len * (double)(len + 1); /* both matmuls, once */
     BEST(f, mx_attn_forward(&a, &(mx_attn_forward_args){q, k, v, out, lse}, work));
     mx_attn_backward_args g = {q, k, v, out, lse, dout, dq, dk, dv, 0};
     BEST(b, mx_attn_backward(&a, &g, work));
@@ -290,7 +290,7 @@ static void bench_xent(const peaks *p)
     }
 }
 
-/* E experts of `rows` tokens each; `dense` is one product of the same size. */
+/* E experts of `rows` tokens each; `dense` is one GEMM of the same size. */
 static void bench_experts(const peaks *p, int64_t E, int64_t rows, int64_t di, int64_t d_o)
 {
     int32_t *offsets = mx_realloc(NULL, sizeof *offsets * (size_t)(E + 1));

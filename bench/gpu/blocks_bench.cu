@@ -1,11 +1,12 @@
 /* blocks_bench.cu - each block alone at the sizes of a real model, against its floor.
- *     blocks_bench [experts|packed|blocks]      all of them, or one kind alone
+ *     blocks_bench [experts|packed|blocks|codes]      all of them, or one kind alone
  * Floors: bytes over 4.3 TB/s (a device-to-device copy), FLOPs over 989 TFLOP/s.
  */
 #include "gpu.cuh"
 #include "packed.cuh"
 #include "device/cuda/attention/flash.h"
 #include "device/cuda/attention/flash_hopper_backward.h"
+#include "device/cuda/gemm/dequant.h"
 #include "device/cuda/gemm/gemm_blocks.h"
 #include "device/cuda/gemm/quantize.h"
 #include "device/cuda/moe/moe_kernels.h"
@@ -369,6 +370,78 @@ static void bench_all_blocks(mx_cuda_libs *libs)
     bench_blocks(3584, 18944, 16384, true);
 }
 
+/* Milliseconds of one of n launches that a CUDA graph has, as a step of decoding has them. */
+template <class F> static double time_in_graph(F launch, int n)
+{
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    CU(cudaStreamCreate(&stream));
+    CU(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < n; i++)
+        launch(i, stream);
+    CU(cudaStreamEndCapture(stream, &graph));
+    CU(cudaGraphInstantiate(&exec, graph, 0));
+    double ms = time_ms([&] { CU(cudaGraphLaunch(exec, 0)); }, 15) / n;
+    CU(cudaGraphExecDestroy(exec));
+    CU(cudaGraphDestroy(graph));
+    CU(cudaStreamDestroy(stream));
+    return ms;
+}
+
+struct codes_shape {
+    const char *name;
+    int parts;
+    int64_t n[3], k;
+};
+
+/* Weights of one x in one launch; more of them in turn than the caches hold. */
+static void bench_codes(mx_cuda_codes_kind kind, const codes_shape &s, int m)
+{
+    static const char *const kinds[] = {"int8", "fp8", "int4"};
+    const bool small = kind == MX_CUDA_CODES_INT4;
+    const int64_t group = small ? 128 : s.k;
+    int64_t rows = 0;
+    for (int i = 0; i < s.parts; i++)
+        rows += s.n[i];
+    const int64_t bytes = rows * s.k / (small ? 2 : 1), scales = rows * (s.k / group);
+    const int sets = (int)std::max<int64_t>(2, (300ll << 20) / bytes);
+    char *codes = (char *)device_random<float>(sets * bytes / 4, 1, 1);
+    float *scale = device_random<float>(scales, 2, 1);
+    mx_bf16 *x = device_random<mx_bf16>(m * s.k, 3, 1), *y = device_alloc<mx_bf16>(m * rows);
+    auto launch = [&](int set, cudaStream_t stream) {
+        mx_cuda_dequant one[3];
+        int64_t at = 0;
+        for (int i = 0; i < s.parts; at += s.n[i++])
+            one[i] = {{kind, codes + (set % sets) * bytes + at * s.k / (small ? 2 : 1),
+                       scale + at * (s.k / group), s.n[i], s.k, group},
+                      y + m * at,
+                      false};
+        CU(mx_cuda_dequant_gemv(one, s.parts, x, m, stream));
+    };
+    char name[96];
+    snprintf(name, sizeof name, "%s, %s, %d row%s", kinds[kind], s.name, m, m > 1 ? "s" : "");
+    line(name, time_in_graph(launch, std::max(sets, 16)), 2.0 * m * rows * s.k,
+         (double)(bytes + 4 * scales));
+    cudaFree(codes), cudaFree(scale), cudaFree(x), cudaFree(y);
+}
+
+static void bench_all_codes()
+{
+    const codes_shape shapes[] = {{"8B qkv", 3, {4096, 1024, 1024}, 4096},
+                                  {"8B o", 1, {4096}, 4096},
+                                  {"8B gate, up", 2, {14336, 14336}, 4096},
+                                  {"8B down", 1, {4096}, 14336},
+                                  {"8B head", 1, {128256}, 4096},
+                                  {"1B qkv", 3, {2048, 512, 512}, 2048},
+                                  {"1B gate, up", 2, {8192, 8192}, 2048},
+                                  {"1B down", 1, {2048}, 8192}};
+    for (mx_cuda_codes_kind kind : {MX_CUDA_CODES_INT8, MX_CUDA_CODES_FP8, MX_CUDA_CODES_INT4})
+        for (int m : {1, 8})
+            for (auto &s : shapes)
+                bench_codes(kind, s, m);
+}
+
 int main(int argc, char **argv)
 {
     if (!device_present())
@@ -376,6 +449,10 @@ int main(int argc, char **argv)
     if (argc > 1 && !strcmp(argv[1], "blocks")) {
         mx_cuda_libs libs = {};
         bench_all_blocks(&libs);
+        return 0;
+    }
+    if (argc > 1 && !strcmp(argv[1], "codes")) {
+        bench_all_codes();
         return 0;
     }
     if (argc > 1 && !strcmp(argv[1], "experts")) {
@@ -390,6 +467,7 @@ int main(int argc, char **argv)
     bench_memory();
     bench_decode();
     bench_all_blocks(&libs);
+    bench_all_codes();
     bench_experts();
     mx_sdpa *dnn;
     OK(mx_sdpa_open(&dnn, &libs));

@@ -1,7 +1,7 @@
-/* ceiling.cu - what a step would reach if all but its products and its attention were free.
+/* ceiling.cu - what a step would reach if all but its GEMMs and its attention were free.
  *     ceiling [CHOICES [ROW...]]      CHOICES: gemm_search's file, added to where it lacks a shape
  *
- * For each row of bench/gpu/train: every product (forward, dx and dW of each layer and of the head,
+ * For each row of bench/gpu/train: every GEMM (forward, dx and dW of each layer and of the head,
  * cuBLASLt's best algorithm by the timed search) and every attention (cuDNN, and our own backward
  * where it is chosen) of a step, in the step's order, on random normal numbers, again and again
  * until the chip is hot; then for two seconds with the energy counter read (NVML; nothing is set;
@@ -20,7 +20,7 @@
 struct row {
     const char *name;
     int64_t width, mlp;
-    bool gated; /* gate and up as products of their own */
+    bool gated; /* gate and up as GEMMs of their own */
     int64_t layers, heads, kv, vocab, batch, length;
     double aim; /* of MFU */
 };
@@ -80,7 +80,7 @@ template <class T> static T *scratch(step *s, int64_t n)
     return (T *)s->owned.back();
 }
 
-static void product(step *s, int64_t m, int64_t n, int64_t k, bool ta, bool tb, bool f32 = false)
+static void gemm(step *s, int64_t m, int64_t n, int64_t k, bool ta, bool tb, bool f32 = false)
 {
     std::string key = std::to_string(m) + "x" + std::to_string(n) + "x" + std::to_string(k) +
                       (ta ? "t" : "n") + (tb ? "t" : "n") + (f32 ? "f" : "");
@@ -102,13 +102,13 @@ static void product(step *s, int64_t m, int64_t n, int64_t k, bool ta, bool tb, 
 static void forward(step *s, int64_t t, int64_t in, std::vector<int64_t> outs)
 {
     for (int64_t out : outs)
-        product(s, t, out, in, false, true);
+        gemm(s, t, out, in, false, true);
 }
 static void backward(step *s, int64_t t, int64_t in, std::vector<int64_t> outs, bool f32 = false)
 {
     for (int64_t out : outs) {
-        product(s, t, in, out, false, false);
-        product(s, out, in, t, true, false, f32);
+        gemm(s, t, in, out, false, false);
+        gemm(s, out, in, t, true, false, f32);
     }
 }
 
@@ -173,7 +173,7 @@ static void add_attention(step *s, attention *a, int back)
     s->flops += (1 + back) * a->flops;
 }
 
-static void all_of(step *s, const row *r, bool products, bool attentions)
+static void all_of(step *s, const row *r, bool gemms, bool attentions)
 {
     int64_t t = r->batch * r->length, w = r->width, d = w / r->heads, kv = r->kv * d;
     std::vector<int64_t> qkv = {w + 2 * kv}, up = {r->mlp}, head = {(r->vocab + 7) / 8 * 8};
@@ -181,21 +181,21 @@ static void all_of(step *s, const row *r, bool products, bool attentions)
         up = {r->mlp, r->mlp};
     attention *a = attentions ? attend(s, r) : nullptr;
     for (int64_t l = 0; l < r->layers; l++) {
-        if (products)
+        if (gemms)
             forward(s, t, w, qkv);
         if (a)
             add_attention(s, a, 0);
-        if (products)
+        if (gemms)
             forward(s, t, w, {w}), forward(s, t, w, up), forward(s, t, r->mlp, {w});
     }
-    if (products)
+    if (gemms)
         forward(s, t, w, head), backward(s, t, w, head, true);
     for (int64_t l = 0; l < r->layers; l++) {
-        if (products)
+        if (gemms)
             backward(s, t, r->mlp, {w}), backward(s, t, w, up), backward(s, t, w, {w});
         if (a)
             add_attention(s, a, 1);
-        if (products)
+        if (gemms)
             backward(s, t, w, qkv);
     }
 }
@@ -248,8 +248,8 @@ static void bench_row(const row *r, mx_cuda_libs *libs, const char *choices)
     s.work = scratch<char>(&s, 64u << 20);
     s.a = normals(&s, most, 1), s.b = normals(&s, most, 2), s.c = normals(&s, most, 3);
     double total = 0;
-    for (int part = 0; part < 3; part++) { /* products, attention, both */
-        static const char *const names[] = {"products", "attention", "both"};
+    for (int part = 0; part < 3; part++) { /* GEMMs, attention, both */
+        static const char *const names[] = {"GEMMs", "attention", "both"};
         double watts;
         s.kernels.clear(), s.flops = 0;
         all_of(&s, r, part != 1, part != 0);

@@ -3,7 +3,7 @@
 usage: gpu_jax.py [STEPS [ROW...]]
 
 The same settings as there and as gpu_torch.py: synthetic tokens, next-token loss over the full vocabulary, gradients
-of everything, clip by the global norm, AdamW every step; products in bfloat16 over float32 weights and moments, and
+of everything, clip by the global norm, AdamW every step; matmuls in bfloat16 over float32 weights and moments, and
 for the whole 8B model everything in bfloat16. Layers are scanned, nothing is computed twice where memory allows it;
 attention is cuDNN's. One jitted step, its arguments donated."""
 import functools, sys, time

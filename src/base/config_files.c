@@ -180,7 +180,8 @@ static void add_file(chain *c, const char *path, const char *from, int depth);
 static void add_named(chain *c, const char *path, const mx_yaml_node *name, int depth)
 {
     mx_arena *a = &c->s->cfg->arena;
-    if (name->kind == MX_YAML_SCALAR && *name->text)
+    bool here = !mx_path_advice(name->text); /* else the key's own check refuses it */
+    if (name->kind == MX_YAML_SCALAR && *name->text && here)
         add_file(c, base_path(c->s, path, name->text),
                  mx_arena_printf(a, "%s:%d", path, name->line), depth + 1);
 }

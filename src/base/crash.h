@@ -3,7 +3,7 @@
  * After mx_crash_install a SIGSEGV, SIGBUS, SIGFPE, SIGILL or SIGABRT prints, to standard error and
  * to the log:
  *     maxc: SIGSEGV (address 0x10) in thread 4711 (maxc), step 1200, node model.layers.3.mlp
- *       #0 mx_matmul_cpu at src/ops/matmul.c:88
+ *       #0 mx_matmul_contract at src/ops/matmul.c:88
  *       #1 ...
  *
  * and then lets the signal take its course, so that the exit status and core file are as ever. File

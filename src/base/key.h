@@ -55,7 +55,7 @@ typedef enum {
  *   example  settings separated by spaces: this key's own first, at another value than the default,
  *            then those under which it makes a difference. Help shows it; a test runs it with and
  *            without the first, with the first of `verbs`, and must see the difference
- *   seen_by  the test that sees the difference where one run cannot show it
+ *   seen_by  the test that sets it and sees the difference where one run cannot show it
  *   instead  of a planned key: what to do until it is there */
 typedef struct {
     const char *name;

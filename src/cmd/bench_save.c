@@ -84,9 +84,9 @@ static mx_status saves_beside_steps(bench *b)
     return MX_OK;
 }
 
-static mx_status raw_write(const bench *b, const char *data, double *seconds)
+static mx_status raw_write(bench *b, const char *data, double *seconds)
 {
-    const char *path = mx_arena_printf((mx_arena *)&b->arena, "%s/raw.bin", b->folder);
+    const char *path = mx_arena_printf(&b->arena, "%s/raw.bin", b->folder);
     double start = mx_clock_now();
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_DIRECT, 0644);
     if (fd < 0) /* a file system without it */

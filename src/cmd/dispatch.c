@@ -145,10 +145,11 @@ static mx_status check_arguments(const command *c)
                        c->args[v->max_args], v->name, v->usage);
     if (c->n_args < v->min_args)
         return mx_fail(MX_USAGE, "an argument is missing; usage: maxc %s %s", v->name, v->usage);
-    for (int i = 0; i < c->n_args; i++)
-        if (mx_path_advice(c->args[i]))
-            return mx_fail(MX_USAGE, "`%s` is not on this machine; %s", c->args[i],
-                           mx_path_advice(c->args[i]));
+    for (int i = c->file ? -1 : 0; i < c->n_args; i++) {
+        const char *path = i < 0 ? c->file : c->args[i];
+        if (mx_path_advice(path))
+            return mx_fail(MX_USAGE, "`%s` is not on this machine; %s", path, mx_path_advice(path));
+    }
     if (v->takes_no_keys && c->n_settings)
         return mx_fail(MX_USAGE, "takes no keys, found `%s`; usage: maxc %s %s", c->settings[0],
                        v->name, v->usage);
@@ -304,7 +305,7 @@ static mx_status dispatch_in(mx_arena *arena, int argc, char **argv, char **envi
         st = check_arguments(&c);
     if (!st)
         st = run_verb(&c, argc, argv, environment);
-    return mx_status_wrap(st, "maxc %s", verb->name);
+    return *mx_status_text(st) ? mx_status_wrap(st, "maxc %s", verb->name) : st;
 }
 
 mx_status mx_dispatch(int argc, char **argv, char **environment)
@@ -321,7 +322,7 @@ int mx_main(int argc, char **argv, char **environment)
     mx_signals_limit_files();
     mx_status st = mx_dispatch(argc, argv, environment);
     int code = (int)mx_status_code(st);
-    if (st)
+    if (st && *mx_status_text(st)) /* else another rank has said it */
         fprintf(stderr, "%s\n", mx_status_text(st));
     mx_status_free(st);
     errno = 0;

@@ -78,6 +78,12 @@ static mx_status size_adapters(const mx_config *c, const given_adapter *given, i
     return MX_OK;
 }
 
+/* Requests may have images: the family has them, and they are not ruled out. */
+static bool takes_images(const mx_config *c, const mx_model_spec *m)
+{
+    return m->family->images && mx_config_int(c, "max_images") > 0;
+}
+
 static mx_status serve(mx_model_text *m, mx_invocation *inv, mx_engine *e, int64_t slots)
 {
     const mx_config *c = inv->config;
@@ -89,6 +95,8 @@ static mx_status serve(mx_model_text *m, mx_invocation *inv, mx_engine *e, int64
                         .max_length = mx_engine_max_length(e),
                         .vocab = mx_engine_vocab(e),
                         .width = mx_engine_width(e),
+                        .most_images = mx_config_int(c, "max_images"),
+                        .most_pixels = mx_config_int(c, "max_image_pixels"),
                         .usual = usual_sampling(&m->ref)};
     mx_server_options so = {.host = mx_config_text(c, "host"),
                             .port = mx_config_int(c, "port"),
@@ -100,9 +108,16 @@ static mx_status serve(mx_model_text *m, mx_invocation *inv, mx_engine *e, int64
                             .drain_s = mx_config_float(c, "drain_seconds"),
                             .call_s = mx_config_float(c, "request_seconds")};
     mx_token_bytes *bytes = NULL;
+    mx_image_processor processor;
     given_adapter *given;
     int n;
     mx_status st;
+    if (takes_images(c, &m->ref.spec)) {
+        mx_image_spec spec;
+        m->ref.spec.family->images(m->ref.spec.config, &spec);
+        MX_TRY(mx_image_processor_open(&processor, &spec, m->ref.path));
+        served.images = &processor;
+    }
     if (slots)
         mx_adapter_names_open(&served.adapters, e, slots, served.name);
     MX_TRY_OUT(st, mx_signals_install());
@@ -138,6 +153,7 @@ static mx_status run(mx_invocation *inv)
                             .max_length = mx_config_int(c, "max_model_len"),
                             .cache_tokens = mx_config_int(c, "cache_tokens"),
                             .draft_tokens = mx_config_int(c, "speculative_tokens"),
+                            .mtp = strcmp(mx_config_text(c, "speculative_method"), "mtp") == 0,
                             .no_prefix_cache = !mx_config_bool(c, "enable_prefix_caching"),
                             .stop_ids = m.stop_ids,
                             .n_stop_ids = m.n_stop_ids};
@@ -149,6 +165,8 @@ static mx_status run(mx_invocation *inv)
         st = size_adapters(c, given, n, &eo);
     if (!st)
         st = mx_weight_codes_configure(&eo.codes, c, m.ref.dir.config);
+    if (!st)
+        eo.images = takes_images(c, &m.ref.spec);
     if (!st)
         st = mx_engine_open(&e, &eo);
     if (!st)

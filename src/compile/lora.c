@@ -13,6 +13,7 @@
 #include "compile/lora.h"
 
 #include "base/rng.h"
+#include "compile/lora_experts.h"
 #include "ops.h"
 #include "ops/matmul.h"
 #include <math.h>
@@ -25,6 +26,7 @@ typedef struct {
     mx_node *merged;    /* W + s B A, once some use needs it */
     double scale;
     bool table; /* of an embedding: A (r, vocab), B (dim, r) */
+    const mx_expert_stack *experts; /* NULL: of one matrix */
 } adapter;
 
 typedef struct {
@@ -82,10 +84,21 @@ static int64_t rank_of(const mx_lora *l, const char *module)
     return !chosen || mx_lora_names(l->save, module) ? 0 : r && r->rank ? r->rank : l->rank;
 }
 
-double mx_lora_scale(const mx_lora *l, const char *module)
+/* The rank of a stack of experts' weights, 0: it has no adapter. */
+static int64_t stack_rank(const mx_lora *l, const char *module, int64_t experts)
+{
+    const mx_lora_rule *o = l->only ? rule_of(l->only, l->n_only, module, true) : NULL;
+    const mx_lora_rule *r = rule_of(l->rules, l->n_rules, module, false);
+    if (l->only)
+        return o ? o->rank / experts : 0;
+    return !mx_lora_names(l->parameters, module) ? 0 : r && r->rank ? r->rank : l->rank;
+}
+
+double mx_lora_scale(const mx_lora *l, const char *module, int64_t experts)
 {
     const mx_lora_rule *r = rule_of(l->rules, l->n_rules, module, false);
-    double alpha = r && r->alpha > 0 ? r->alpha : l->alpha, rank = (double)rank_of(l, module);
+    int64_t whole = experts ? stack_rank(l, module, experts) : rank_of(l, module);
+    double alpha = r && r->alpha > 0 ? r->alpha : l->alpha, rank = (double)whole;
     return alpha / (l->rslora ? sqrt(rank) : rank);
 }
 
@@ -123,10 +136,55 @@ static void add_table(pass *p, adapter *a, const mx_node *w, const char *module,
     a->b = declare(p, module, "lora_embedding_B", MX_SHAPE(w->type.dim[1], r), MX_NORMAL(1));
 }
 
+/* A variable that gate and up have in common is declared once. */
+static mx_node *shared(pass *p, const char *module, const char *what, mx_shape shape, mx_init init)
+{
+    char name[640];
+    snprintf(name, sizeof name, MX_LORA_PREFIX "%s.%s", module, what);
+    mx_node *there = mx_graph_find(p->g, name);
+    return there ? there : declare(p, module, what, shape, init);
+}
+
+/* In the form of modules, where the list of modules names it, else in that of parameters. */
+static void add_expert_adapter(pass *p, const mx_node *w)
+{
+    mx_expert_stack s;
+    char module[512];
+    const mx_lora *l = p->l;
+    if (!mx_expert_stack_of(w->name, &w->type, ((const mx_var_attr *)w->attr)->in_out, &s))
+        return;
+    bool each = module_of(w->name, module, sizeof module) && (l->only || *l->targets) &&
+                rank_of(l, module);
+    int64_t r = each ? rank_of(l, module) : stack_rank(l, s.module, s.experts), E = s.experts;
+    if (!r)
+        return;
+    if (!each && strstr(s.module, ".feed_forward."))
+        mx_graph_fail(p->g, "target_parameters: %s is Llama 4's, whose experts PEFT adapts with in "
+                      "and out exchanged, which is not supported; leave the experts out", w->name);
+    if (l->dora || l->dropout > 0)
+        mx_graph_fail(p->g, "%s: %s has experts, whose adapters work without it (as PEFT's); leave "
+                      "it out, or the experts", l->dora ? "use_dora" : "lora_dropout", w->name);
+    adapter *a = MX_NEW(&p->g->arena, adapter);
+    a->experts = mx_arena_copy(&p->g->arena, &s, sizeof s);
+    a->scale = mx_lora_scale(l, each ? module : s.module, each ? 0 : E);
+    p->of[w->id] = a;
+    p->n_adapters++;
+    mx_init uniform = {.kind = MX_INIT_UNIFORM, .scale = 1 / sqrt((double)s.in)};
+    const char *of = each ? module : s.module;
+    a->a = shared(p, of, "lora_A.weight", each ? MX_SHAPE(E, r, s.in) : MX_SHAPE(E * r, s.in),
+                  uniform);
+    a->b = shared(p, of, "lora_B.weight", each ? MX_SHAPE(E, s.out, r) : MX_SHAPE(s.rows, r * E),
+                  MX_ZEROS);
+    if (each)
+        a->a->axes = a->b->axes = "exp,,";
+}
+
 static void add_adapter(pass *p, const mx_node *w)
 {
     char module[512];
     const mx_var_attr *at = w->attr;
+    if (w->type.ndim == 3)
+        add_expert_adapter(p, w);
     if (w->type.ndim != 2 || !module_of(w->name, module, sizeof module))
         return;
     int in_dim = at->in_out ? 0 : 1;
@@ -134,7 +192,7 @@ static void add_adapter(pass *p, const mx_node *w)
     if (!r)
         return;
     adapter *a = MX_NEW(&p->g->arena, adapter);
-    a->scale = mx_lora_scale(p->l, module);
+    a->scale = mx_lora_scale(p->l, module, 0);
     p->of[w->id] = a;
     p->n_adapters++;
     if (p->looked_up[w->id]) {
@@ -209,12 +267,23 @@ static bool is_plain_product(const mx_node *n, int k)
     return strcmp(spec, "*d,fd->*f") == 0 || strcmp(spec, "*d,df->*f") == 0;
 }
 
+static void adapt_experts(pass *p, mx_node *n, const adapter *a)
+{
+    if (n->op != &mx_op_grouped_matmul)
+        mx_graph_fail(p->g, "%s has an adapter of experts and is read by %s; leave it out of "
+                      "lora_module_path", n->in[1]->name, n->op->name);
+    else
+        mx_node_forward(n, mx_lora_beside_experts(p->g, n, a->a, a->b, a->experts, a->scale));
+}
+
 static void adapt_use(pass *p, mx_node *n, int k, adapter *a)
 {
     const char *scope = p->g->scope;
     p->g->scope = n->scope;
     p->g->seq = n->seq;
-    if (a->table) {
+    if (a->experts) {
+        adapt_experts(p, n, a);
+    } else if (a->table) {
         if (n->op == &mx_op_embed && k == 0)
             mx_node_forward(n, beside_lookup(p, n, a));
     } else if (is_plain_product(n, k)) {
@@ -235,7 +304,7 @@ static void freeze_others(pass *p)
     for (int i = 0; i < p->g->n_nodes; i++) {
         char module[512];
         mx_node *n = p->g->node[i];
-        mx_var_attr *at = n->op == &mx_op_variable ? (mx_var_attr *)n->attr : NULL;
+        mx_var_attr *at = mx_var_edit(n);
         if (!at || at->kind != MX_VAR_WEIGHT || at->adapter)
             continue;
         bool saved = module_of(n->name, module, sizeof module) && mx_lora_names(p->l->save, module);
@@ -243,11 +312,13 @@ static void freeze_others(pass *p)
     }
 }
 
-/* The model's own dropout (exec/dropout.h) may have declared it. */
-static mx_node *dropout_seed(mx_graph *g)
+static void fail_unmatched(mx_graph *g, const mx_lora *l)
 {
-    mx_node *seed = mx_graph_find(g, "dropout_seed");
-    return seed ? seed : mx_input(g, "dropout_seed", MX_SCALAR, MX_I64);
+    bool named = !l->only && l->parameters && *l->parameters;
+    mx_graph_fail(g, "no weight of the model has an adapter: %s%s matches none of them",
+                  l->only ? "the adapter's file" : named ? "target_parameters="
+                                                         : "lora_module_path=",
+                  l->only ? "" : named ? l->parameters : l->targets);
 }
 
 void mx_pass_lora(mx_graph *g, const mx_lora *l, bool training)
@@ -259,7 +330,7 @@ void mx_pass_lora(mx_graph *g, const mx_lora *l, bool training)
     pass p = {.g = g, .l = l, .of = MX_NEW_N(&scratch, adapter *, n_old),
               .looked_up = MX_NEW_N(&scratch, bool, n_old)};
     if (training && l->dropout > 0)
-        p.seed = dropout_seed(g);
+        p.seed = mx_dropout_seed(g);
     for (int i = 0; i < n_old; i++)
         if (g->node[i]->op == &mx_op_embed)
             p.looked_up[g->node[i]->in[0]->id] = true;
@@ -268,9 +339,7 @@ void mx_pass_lora(mx_graph *g, const mx_lora *l, bool training)
             ((const mx_var_attr *)g->node[i]->attr)->kind == MX_VAR_WEIGHT)
             add_adapter(&p, g->node[i]);
     if (!p.n_adapters)
-        mx_graph_fail(g, "no weight of the model has an adapter: %s%s matches none of them",
-                      l->only ? "the adapter's file" : "lora_module_path=",
-                      l->only ? "" : l->targets);
+        fail_unmatched(g, l);
     for (int i = 0; i < n_old && !g->error; i++)
         for (int k = 0; k < g->node[i]->n_in; k++) {
             mx_node *x = g->node[i]->in[k];

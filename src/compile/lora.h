@@ -6,6 +6,8 @@
  *
  *     an embedding: y = W[x] + s A^T[x] B^T      A (r, vocab)  B (dim, r)
  *
+ *     experts: an A and a B each (lora_experts.c)
+ *
  * A new A is uniform in +-1/sqrt(in), a new B zero: training begins with the model as it is. Of an
  * embedding A is zero and B normal.
  * Variables are called as PEFT's files call their tensors.
@@ -20,7 +22,7 @@
 /* Rank and alpha of the modules of a pattern; 0: those of the whole. */
 typedef struct {
     const char *module;
-    int64_t rank;
+    int64_t rank; /* of stacked experts, the sum of theirs */
     double alpha;
 } mx_lora_rule;
 
@@ -28,6 +30,7 @@ typedef struct mx_lora {
     /* Comma-separated: last parts of names (q_proj), or patterns of whole names (with `*`).
      * "": every matrix of the layers but embeddings, heads and routers. Not with `only`. */
     const char *targets;
+    const char *parameters; /* stacks of experts (target_parameters), likewise; NULL: none */
     int64_t rank;
     double alpha;
     bool rslora, dora;
@@ -56,7 +59,7 @@ void mx_pass_lora_slots(mx_graph *g, int64_t slots, int64_t rank);
 bool mx_lora_is_linear(const char *name);
 /* Is this module named by a list such as `targets`? */
 bool mx_lora_names(const char *list, const char *module);
-/* The scale of a module's B A. */
-double mx_lora_scale(const mx_lora *l, const char *module);
+/* The scale of a module's B A; `experts`: how many a stacked parameter is of, else 0. */
+double mx_lora_scale(const mx_lora *l, const char *module, int64_t experts);
 
 #endif

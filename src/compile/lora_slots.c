@@ -42,7 +42,7 @@ static mx_node *beside(mx_graph *g, mx_node *y, mx_node *mask)
     return sum;
 }
 
-/* A linear layer of the model: all that reads its weight is this one product. */
+/* A linear layer of the model: all that reads its weight is this one matmul. */
 static bool is_layer(const mx_node *n, const int *readers)
 {
     const mx_node *w = n->n_in == 2 ? n->in[1] : NULL;

@@ -39,7 +39,7 @@ typedef struct {
     mx_node **order;
     int n;
     int *at;             /* by node id: position in the order */
-    bool *named, *found; /* by memory: by its name; it has an item */
+    bool *named, *found; /* by memory: the user names it; it has an item */
     bool *mixed;         /* by memory: readers in several layers, or in none */
     mx_node **from;      /* by memory: the first backward reader */
     mx_node **moved;     /* by memory: what has come back */
@@ -188,8 +188,8 @@ static bool moves(const mx_node *x)
 }
 
 /* Marks the memory of what is named, and of what is made by moving it: the gate and up halves of a
- * joint projection are kept, not the projection. Where nothing is named, somebody has mistaken the
- * model. */
+ * joint projection are kept, not the projection. Names that fit nothing are an error: they are
+ * another model's, or misspelt. */
 static mx_status find_names(offload *o, const char *names)
 {
     bool any = mx_glob_any(names, "decoder_layer_input");

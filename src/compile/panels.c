@@ -67,9 +67,9 @@ static mx_status run(mx_graph *g, mx_compilation *c)
         if (n->forward || !w || !takes_panels(w, by[w->id]))
             continue;
         if (linear)
-            ((mx_matmul_attr *)n->attr)->panels = true;
+            ((mx_matmul_attr *)mx_attr_edit(n))->panels = true;
         else
-            *(mx_panels *)n->attr = mx_panels_of(n->in[0]->type.dtype);
+            *(mx_panels *)mx_attr_edit(n) = mx_panels_of(n->in[0]->type.dtype);
     }
     mx_arena_fini(&scratch);
     return MX_OK;

@@ -36,6 +36,13 @@ typedef struct {
     double all, waited;
 } mx_comm_seconds;
 
+/* A moment in a device's run, by what it has then: how many collectives were issued, or, where they
+ * are over when a run returns, their seconds. */
+typedef struct {
+    int64_t calls;
+    mx_comm_seconds seconds;
+} mx_comm_mark;
+
 static inline mx_device_buffer mx_device_range(mx_device_buffer b, size_t at, size_t bytes)
 {
     return (mx_device_buffer){b.handle, b.offset + at, bytes};
@@ -114,8 +121,10 @@ struct mx_device {
     mx_status (*fill)(mx_device *d, mx_device_buffer dst, const mx_fill *f); /* may refuse some */
     mx_status (*convert)(mx_device *d, mx_device_buffer dst, mx_dtype to, mx_device_buffer src,
                          mx_dtype from);
-    /* Of all runs so far: NULL, it does not know. */
-    mx_comm_seconds (*comm_seconds)(const mx_device *d);
+    /* The moment now, and the seconds of all collectives before a moment, which are over; moments
+     * are asked for in their order. NULL: it does not know. */
+    mx_comm_mark (*comm_mark)(const mx_device *d);
+    mx_comm_seconds (*comm_seconds)(mx_device *d, mx_comm_mark at);
     /* The rate of its arithmetic, measured in a moment, where the chip's is not in the traits. */
     double (*measure_flops)(mx_device *d, mx_dtype dtype, int n_threads);
 
@@ -184,6 +193,8 @@ struct mx_exec {
     mx_exec_step *step;         /* nodes that do something, in order */
     int n_steps;
     mx_arena arena;
+    char *part;                 /* owns; a rank's part of an input is put together here */
+    size_t part_bytes;
     void *state;
     mx_status failed; /* of a collective during a run */
     double *took; /* borrows; begin and end of every step in seconds; NULL: not measured */
@@ -206,8 +217,10 @@ void mx_session_allow_any_order(mx_session *s);
 /* Programs added from now on time the algorithms of their GEMMs. */
 void mx_session_search(mx_session *s);
 
-/* The seconds of all collectives of its programs so far; zeros where the device does not know. */
-mx_comm_seconds mx_session_comm_seconds(const mx_session *s);
+/* The seconds of its programs' collectives between two moments, once both are past; zeros where the
+ * device does not know. */
+mx_comm_mark mx_session_comm_mark(const mx_session *s);
+mx_comm_seconds mx_session_comm_seconds(mx_session *s, mx_comm_mark from, mx_comm_mark to);
 /* Where collectives of programs added from now on find their group: of these axes (ir/mesh.h), for
  * this rank; NULL: it is alone. Without it all are. */
 typedef struct mx_process_group *(*mx_group_finder)(void *ctx, unsigned axes);
@@ -268,6 +281,8 @@ mx_status mx_session_refresh_copies(mx_session *s) MX_MUST_USE;
 mx_status mx_exec_write(mx_exec *e, const char *name, const void *src) MX_MUST_USE;
 /* The same from the whole tensor, of which a rank of a mesh may have a part. */
 mx_status mx_exec_write_whole(mx_exec *e, const char *name, const void *src) MX_MUST_USE;
+/* The same from the rows (dim 0) that the rank has, whole in the other dims. */
+mx_status mx_exec_write_rows(mx_exec *e, const char *name, const void *rows) MX_MUST_USE;
 mx_status mx_exec_read(mx_exec *e, const char *name, void *dst) MX_MUST_USE;
 /* The type of an input or result; NULL when the program has no use for such a name. */
 const mx_type *mx_exec_type(const mx_exec *e, const char *name);

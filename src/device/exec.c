@@ -150,6 +150,7 @@ void mx_exec_close(mx_exec *e)
         d->release(d, e->offloaded);
     }
     mx_arena_fini(&e->arena);
+    mx_free(e->part);
     mx_free(e);
 }
 
@@ -304,21 +305,44 @@ mx_status mx_exec_write(mx_exec *e, const char *name, const void *src)
     return b.handle ? d->write(d, b, src) : MX_OK; /* an input that this program has no use for */
 }
 
+/* What the box says of src. The memory for it stays: later steps allocate nothing. */
+static mx_status write_part(mx_exec *e, const mx_node *n, const mx_box *box, const void *src)
+{
+    size_t item = mx_dtype_bytes(n->type.dtype), bytes = mx_type_bytes(&n->type);
+    mx_box_span p;
+    if (bytes > e->part_bytes) {
+        mx_free(e->part);
+        e->part = NULL;
+        e->part_bytes = 0;
+        MX_TRY(mx_alloc((void **)&e->part, bytes, n->name));
+        e->part_bytes = bytes;
+    }
+    for (mx_box_walk w = mx_box_begin(box, &n->type); mx_box_next(&w, &p);)
+        memcpy(e->part + (size_t)p.local * item, (const char *)src + (size_t)p.whole * item,
+               (size_t)p.n * item);
+    return mx_exec_write(e, n->name, e->part);
+}
+
 mx_status mx_exec_write_whole(mx_exec *e, const char *name, const void *src)
 {
     const mx_node *n = mx_program_find(e->program, name);
-    if (!n || !n->box)
-        return mx_exec_write(e, name, src);
-    char *part = NULL;
-    mx_box_span p;
-    size_t item = mx_dtype_bytes(n->type.dtype);
-    MX_TRY(mx_alloc((void **)&part, mx_type_bytes(&n->type), name));
-    for (mx_box_walk w = mx_box_begin(n->box, &n->type); mx_box_next(&w, &p);)
-        memcpy(part + (size_t)p.local * item, (const char *)src + (size_t)p.whole * item,
-               (size_t)p.n * item);
-    mx_status st = mx_exec_write(e, name, part);
-    mx_free(part);
-    return st;
+    return n && n->box ? write_part(e, n, n->box, src) : mx_exec_write(e, name, src);
+}
+
+mx_status mx_exec_write_rows(mx_exec *e, const char *name, const void *rows)
+{
+    const mx_node *n = mx_program_find(e->program, name);
+    bool cut = false;
+    for (int d = 1; n && n->box && d < n->type.ndim; d++)
+        cut |= n->box->at.dim[d].n > 0;
+    if (!cut)
+        return mx_exec_write(e, name, rows);
+    mx_box own = *n->box;
+    int64_t count = own.whole.dim[0] = n->type.dim[0];
+    own.at.dim[0] = (mx_cut){0};
+    own.n_runs[0] = 1;
+    own.run[0][0] = (mx_cut_run){0, count};
+    return write_part(e, n, &own, rows);
 }
 
 mx_status mx_exec_read(mx_exec *e, const char *name, void *dst)

@@ -1,6 +1,7 @@
 /* session.c - sessions: a device, its threads, and variables by name. */
 #include "device/session_impl.h"
 
+#include "base/memory_available.h"
 #include "base/rng.h"
 #include "base/stack.h"
 #include "base/threads.h"
@@ -72,9 +73,18 @@ void mx_session_share_groups(mx_session *s, const mx_session *other)
     mx_session_set_groups(s, other->find_group, other->group_ctx);
 }
 
-mx_comm_seconds mx_session_comm_seconds(const mx_session *s)
+mx_comm_mark mx_session_comm_mark(const mx_session *s)
 {
-    return s->device->comm_seconds ? s->device->comm_seconds(s->device) : (mx_comm_seconds){0};
+    return s->device->comm_mark ? s->device->comm_mark(s->device) : (mx_comm_mark){0};
+}
+
+mx_comm_seconds mx_session_comm_seconds(mx_session *s, mx_comm_mark from, mx_comm_mark to)
+{
+    mx_device *d = s->device;
+    if (!d->comm_seconds)
+        return (mx_comm_seconds){0};
+    mx_comm_seconds a = d->comm_seconds(d, from), b = d->comm_seconds(d, to);
+    return (mx_comm_seconds){b.all - a.all, b.waited - a.waited};
 }
 
 int mx_session_threads(const mx_session *s)
@@ -202,6 +212,20 @@ static bool session_keeps_on_host(const mx_session *s, const mx_var *v)
     return v->attr.on_host && !s->device->traits->host_memory;
 }
 
+/* Memory that is only promised is taken back by the kernel, together with the process. */
+static mx_status check_room(const mx_session *s, size_t bytes, bool on_host, const char *what)
+{
+    mx_memory_available left = mx_memory_available_now();
+    char a[32], b[32];
+    if (!(on_host || s->device->traits->host_memory) || (double)bytes <= (double)left.bytes)
+        return MX_OK;
+    return mx_fail(MX_MEMORY,
+                   "out of memory: %s needs %s and does not fit in the %s that %s; make the model, "
+                   "batch or length smaller",
+                   what, mx_format_bytes(a, sizeof a, (double)bytes),
+                   mx_format_bytes(b, sizeof b, (double)left.bytes), left.why);
+}
+
 /* One block for all of them: huge pages hold weights of any size, and nothing is rounded up. */
 static mx_status place_block(mx_session *s, int first, bool on_host)
 {
@@ -211,9 +235,10 @@ static mx_status place_block(mx_session *s, int first, bool on_host)
             session_keeps_on_host(s, s->var[i]) == on_host ? place_bytes(s, s->var[i]) : 0;
     if (!total)
         return MX_OK;
+    const char *what = on_host ? "optimizer state" : "weights and state";
+    MX_TRY(check_room(s, total, on_host, what));
     MX_GROW(s->block, s->n_blocks, s->cap_blocks);
-    MX_TRY(s->device->alloc(s->device, on_host ? MX_MEMORY_HOST : MX_MEMORY_DEVICE, total,
-                            on_host ? "optimizer state" : "weights and state",
+    MX_TRY(s->device->alloc(s->device, on_host ? MX_MEMORY_HOST : MX_MEMORY_DEVICE, total, what,
                             &s->block[s->n_blocks]));
     mx_device_buffer block = s->block[s->n_blocks++];
     for (int i = first; i < s->n_vars; i++) {

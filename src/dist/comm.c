@@ -178,6 +178,24 @@ static mx_code failure_of(int32_t code)
     return code >= MX_CHECK_FAILED && code <= MX_DEVICE ? (mx_code)code : MX_DEVICE;
 }
 
+/* What another rank says, with its lines. */
+static void show_lines(char *out, size_t cap, const char *text, size_t n)
+{
+    const char *end = text + strnlen(text, n);
+    size_t len = 0;
+    for (const char *p = text;; p++) {
+        const char *stop = memchr(p, '\n', (size_t)(end - p));
+        size_t line = (size_t)((stop ? stop : end) - p);
+        mx_printable(out + len, cap - len, p, line);
+        len += strlen(out + len);
+        p += line;
+        if (p >= end || len + 2 >= cap)
+            return;
+        out[len++] = '\n';
+        out[len] = 0;
+    }
+}
+
 mx_status mx_comm_agree(mx_comm *c, mx_status mine)
 {
     struct {
@@ -195,8 +213,8 @@ mx_status mx_comm_agree(mx_comm *c, mx_status mine)
     for (int r = 0; r < c->size; r++)
         if (all[r].code) {
             char text[sizeof note.text];
-            return mx_fail(failure_of(all[r].code), "rank %d: %s", r,
-                           mx_printable(text, sizeof text, all[r].text, sizeof all[r].text));
+            show_lines(text, sizeof text, all[r].text, sizeof all[r].text);
+            return mx_fail(failure_of(all[r].code), "rank %d: %s", r, text);
         }
     return MX_OK;
 }

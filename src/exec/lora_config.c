@@ -16,7 +16,11 @@ static const char *joined(const mx_config *c, const char *key, mx_arena *a)
 static mx_status from_keys(const mx_config *c, mx_arena *a, mx_lora *l)
 {
     const char *targets = mx_config_text(c, "lora.lora_module_path");
+    const char *parameters = joined(c, "target_parameters", a);
+    if (*parameters && !*targets)
+        targets = parameters; /* no module is called so: as in PEFT, these and no others */
     *l = (mx_lora){.targets = strcmp(targets, "all-linear") == 0 ? "" : targets,
+                   .parameters = parameters,
                    .rank = mx_config_int(c, "lora.lora_rank"),
                    .alpha = mx_config_float(c, "lora.lora_alpha"),
                    .rslora = mx_config_bool(c, "use_rslora"),
@@ -55,6 +59,7 @@ static mx_status from_files(const mx_config *c, const char *path, mx_arena *a, m
     l->rules = rules;
     l->save = mx_arena_strdup(a, l->save);
     l->targets = mx_arena_strdup(a, l->targets);
+    l->parameters = mx_arena_strdup(a, l->parameters);
     if (mx_config_is_users(c, "lora.lora_dropout"))
         l->dropout = mx_config_float(c, "lora.lora_dropout");
     mx_adapter_close(&from);

@@ -97,14 +97,25 @@ static mx_status open_dir(mx_model_ref *r, const char *path)
 }
 
 
+mx_status mx_model_ref_adapter(mx_adapter *out, const char *path)
+{
+    mx_arena scratch = {0};
+    mx_status st = MX_OK;
+    *out = (mx_adapter){0};
+    if (!mx_adapter_in_dir(path) && exists(&scratch, path, "checkpoints"))
+        st = newest_of(&scratch, path, &path);
+    if (!st)
+        st = mx_adapter_open(out, path);
+    mx_arena_fini(&scratch);
+    return st;
+}
+
 mx_status mx_model_ref_adapt(mx_model_ref *r, const char *path)
 {
     if (r->has_adapter)
         return mx_fail(MX_USAGE, "%s is an adapter already; give the model it is for",
                        r->adapter.dir.path);
-    if (!mx_adapter_in_dir(path) && exists(&r->arena, path, "checkpoints"))
-        MX_TRY(newest_of(&r->arena, path, &path));
-    MX_TRY(mx_adapter_open(&r->adapter, path));
+    MX_TRY(mx_model_ref_adapter(&r->adapter, path));
     r->has_adapter = true;
     return MX_OK;
 }

@@ -37,7 +37,9 @@ typedef enum { MX_FETCH_CONFIG, MX_FETCH_MODEL } mx_fetch_what;
 mx_status mx_model_place(const char *given, mx_fetch_what what, const mx_config *c, mx_arena *a,
                          const char **dir) MX_MUST_USE;
 
-/* An adapter's directory, a checkpoint or run of one, beside the model; before the weights. */
+/* An adapter from its directory, or a checkpoint or run of one. */
+mx_status mx_model_ref_adapter(mx_adapter *out, const char *path) MX_MUST_USE;
+/* The same beside the model; before the weights. */
 mx_status mx_model_ref_adapt(mx_model_ref *r, const char *path) MX_MUST_USE;
 
 /* The session's weights from the reference, or random ones by seed. */

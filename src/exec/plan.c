@@ -60,7 +60,7 @@ static int by_bytes(const void *a, const void *b)
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-/* One of its name more. */
+/* Counts a storage with others of its name, or as the first. */
 static void add_item(mx_plan_item **items, int *n, int *cap, const mx_place *q)
 {
     mx_plan_item item = {.bytes = bytes_of(q), .n = 1};

@@ -184,6 +184,12 @@ static void check_mesh(mx_graph *g, const mx_step_options *o)
         mx_graph_fail(g, "%s does not run on a mesh yet; leave mesh= or it out", what);
 }
 
+static void drop(mx_graph *g, const mx_step_options *o)
+{
+    mx_pass_dropout(g, o->dropout);
+    mx_pass_attention_dropout(g, o->attention_dropout);
+}
+
 mx_node *mx_step_build(mx_graph *g, const mx_model_spec *m, const mx_step_options *o)
 {
     mx_build b;
@@ -193,7 +199,7 @@ mx_node *mx_step_build(mx_graph *g, const mx_model_spec *m, const mx_step_option
     mx_node *loss = wanted_loss(g, &h, &b, o);
     check_mesh(g, o);
     if (shape.training)
-        mx_pass_dropout(g, o->dropout);
+        drop(g, o);
     if (o->lora)
         mx_pass_lora(g, o->lora, false);
     freeze(g, o);
@@ -219,6 +225,8 @@ static mx_status compile(mx_step *s, const mx_model_spec *m, const mx_step_optio
                      o->kind == MX_STEP_GRADS;
     mx_head h = mx_model_build(g, m, shape, &b);
     mx_node *loss = NULL;
+    if (o->kind == MX_STEP_NEXT && (shape.keep_hidden || shape.draft))
+        mx_graph_root(g, "after", mx_cast(g, b.after, MX_F32));
     if (o->kind == MX_STEP_NEXT)
         h.hidden = last_rows(g, &b, h.hidden, shape.last);
     if (o->kind == MX_STEP_NEXT && o->temperature != 0)
@@ -227,6 +235,8 @@ static mx_status compile(mx_step *s, const mx_model_spec *m, const mx_step_optio
         mx_graph_root(g, "hidden", mx_cast(g, h.hidden, MX_F32));
     if (o->kind == MX_STEP_LOGITS || o->kind == MX_STEP_NEXT)
         give_logits(g, mx_model_logits(g, &h), o->draw_vocab);
+    else if (o->kind == MX_STEP_FEATURES)
+        mx_graph_root(g, "features", mx_cast(g, b.features, MX_F32));
     else
         loss = wanted_loss(g, &h, &b, o);
     if (mx_classes_of(m->json) && !has_root(g, "scores"))
@@ -234,7 +244,7 @@ static mx_status compile(mx_step *s, const mx_model_spec *m, const mx_step_optio
                       "trains and reward_model_path judges with", MX_SCORE_WEIGHT);
     check_mesh(g, o);
     if (shape.training)
-        mx_pass_dropout(g, o->dropout);
+        drop(g, o);
     if (o->lora && o->lora->slots)
         mx_pass_lora_slots(g, o->lora->slots, o->lora->rank);
     else if (o->lora)

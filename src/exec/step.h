@@ -10,6 +10,7 @@ typedef enum {
     MX_STEP_LOGITS,     /* root logits (B, S, vocab) */
     MX_STEP_NEXT,       /* root logits (B, vocab) of the token `last` (B) int32 of each row; with
                            draw_vocab also root drawn (B) int32, by input sampling (B, 4) */
+    MX_STEP_FEATURES,   /* root features (rows, n d) of the images' tower, and nothing else */
     MX_STEP_LOSS,       /* root loss */
     MX_STEP_GRADS,      /* roots loss, grad:NAME */
     MX_STEP_TRAIN,      /* roots loss, grad_norm; weights and moments change */
@@ -26,7 +27,7 @@ struct mx_step_options {
     mx_compile_options compile;
     double z_loss;
     double temperature; /* that the logits of MX_STEP_NEXT are divided by; 0 means 1 */
-    double dropout;     /* of steps that train: exec/dropout.h */
+    double dropout, attention_dropout; /* of steps that train: exec/dropout.h */
     const char *trainable; /* comma-separated patterns; NULL or "": every weight */
     const char *frozen;    /* of those, patterns that are not; NULL: none */
     /* Builds the loss, the root "loss", of `settings`; NULL: the next token of every document. */

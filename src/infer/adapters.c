@@ -86,7 +86,7 @@ static mx_status set_module(const place *p, const mx_lora_rule *m)
     mx_var *va = find(p->session, m->module, MX_LORA_SLOTS_A);
     mx_var *vb = find(p->session, m->module, MX_LORA_SLOTS_B);
     int64_t r = m->rank, in = va->type.dim[1], out = vb->type.dim[1];
-    float scale = (float)mx_lora_scale(&p->a->lora, m->module);
+    float scale = (float)mx_lora_scale(&p->a->lora, m->module, 0);
     float *a = NULL, *b = NULL, *turned = NULL;
     const mx_st_tensor *ta = tensor_of(p->a, m->module, ".lora_A.weight");
     const mx_st_tensor *tb = tensor_of(p->a, m->module, ".lora_B.weight");

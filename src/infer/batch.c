@@ -23,15 +23,18 @@ struct mx_engine_batch {
     int64_t vocab, width;
     size sizes[MAX_SIZES];
     int n_sizes;
+    size image; /* the largest once more, for batches with images */
     mx_engine_batch_input in;
     mx_readback logits; /* (rows, vocab), then what was drawn (rows) */
     const size *ran;    /* the program of the last batch */
     float *mask;        /* (tokens, slots rank): which adapter a token has; NULL: there are none */
     float *hidden;      /* (rows, width) */
+    float *after;       /* (tokens, width); NULL: not kept */
+    int32_t *places;    /* (3, tokens) as a program has them; NULL: there are none */
     mx_arena arena;
 };
 
-static mx_step_options step_options(const mx_engine_batch_settings *o, int64_t tokens)
+static mx_step_options step_options(const mx_engine_batch_settings *o, int64_t tokens, bool images)
 {
     int64_t last = tokens < o->rows ? tokens : o->rows;
     return (mx_step_options){
@@ -46,6 +49,10 @@ static mx_step_options step_options(const mx_engine_batch_settings *o, int64_t t
                   .page = o->page,
                   .page_rows = o->sequences,
                   .max_run = o->tokens,
+                  .places = o->places,
+                  .draft = o->draft,
+                  .keep_hidden = o->keep_hidden,
+                  .image_width = images ? o->image_width : 0,
                   .cache_dtype = o->compile.compute,
                   .cache_len = (o->max_length + o->page - 1) / o->page * o->page}};
 }
@@ -56,7 +63,7 @@ mx_status mx_engine_batch_cache_bytes(const mx_model_spec *m, const mx_engine_ba
     mx_engine_batch_settings one = *o;
     mx_step s;
     one.pages = one.sequences = one.compile.n_threads = 1;
-    mx_step_options so = step_options(&one, 1);
+    mx_step_options so = step_options(&one, 1, false);
     MX_TRY(mx_step_plan(&s, m, &so));
     *out = (mx_cache_bytes){0};
     for (int i = 0; i < s.graph.n_nodes; i++) {
@@ -95,26 +102,41 @@ static int64_t width_of(const mx_graph *g)
     return 0;
 }
 
+/* *most grows to the memory that the program works in. */
+static mx_status plan_size(mx_engine_batch *b, const mx_model_spec *m, size *z, size_t *most)
+{
+    mx_step_options so = step_options(&b->o, z->tokens, z == &b->image);
+    so = mx_step_options_for(b->session, &so);
+    so.compile.n_threads = mx_session_threads(b->session);
+    z->last = so.shape.last;
+    MX_TRY(mx_step_plan(&z->step, m, &so));
+    size_t bytes = mx_program_shared_bytes(&z->step.program);
+    *most = bytes > *most ? bytes : *most;
+    return MX_OK;
+}
+
 static mx_status open_programs(mx_engine_batch *b, const mx_model_spec *m)
 {
     size_t most = 0;
     b->n_sizes = choose_sizes(b->sizes, b->o.tokens);
-    for (int i = 0; i < b->n_sizes; i++) {
-        size *z = &b->sizes[i];
-        mx_step_options so = step_options(&b->o, z->tokens);
-        so = mx_step_options_for(b->session, &so);
-        so.compile.n_threads = mx_session_threads(b->session);
-        z->last = so.shape.last;
-        MX_TRY(mx_step_plan(&z->step, m, &so));
-        size_t bytes = mx_program_shared_bytes(&z->step.program);
-        most = bytes > most ? bytes : most;
-    }
+    for (int i = 0; i < b->n_sizes; i++)
+        MX_TRY(plan_size(b, m, &b->sizes[i], &most));
+    b->image.tokens = b->o.tokens;
+    if (b->o.image_width)
+        MX_TRY(plan_size(b, m, &b->image, &most));
     b->width = width_of(&b->sizes[0].step.graph);
     b->hidden = MX_NEW_N(&b->arena, float, b->o.rows * b->width);
-    MX_TRY(mx_session_share(b->session, most, 0));
+    if (b->o.draft)
+        b->in.before = MX_NEW_N(&b->arena, float, b->o.tokens * b->width);
+    if (b->o.draft || b->o.keep_hidden)
+        b->after = MX_NEW_N(&b->arena, float, b->o.tokens * b->width);
+    if (!b->o.draft) /* the model's own programs have taken it */
+        MX_TRY(mx_session_share(b->session, most, 0));
     for (int i = 0; i < b->n_sizes; i++)
         MX_TRY(mx_session_add(b->session, &b->sizes[i].step.program, &b->sizes[i].step.exec));
-    return MX_OK;
+    if (!b->o.image_width)
+        return MX_OK;
+    return mx_session_add(b->session, &b->image.step.program, &b->image.step.exec);
 }
 
 mx_status mx_engine_batch_open(mx_engine_batch **out, mx_session *s, const mx_model_spec *m,
@@ -134,8 +156,16 @@ mx_status mx_engine_batch_open(mx_engine_batch **out, mx_session *s, const mx_mo
     b->in.table = MX_NEW_N(&b->arena, int32_t, o->sequences * columns);
     if (o->adapters.slots)
         b->mask = MX_NEW_N(&b->arena, float, n * o->adapters.slots * o->adapters.rank);
+    b->in.until = MX_NEW_N(&b->arena, int32_t, n);
+    if (o->places) {
+        b->in.place = (int32_t(*)[3])MX_NEW_N(&b->arena, int32_t, 3 * n);
+        b->places = MX_NEW_N(&b->arena, int32_t, 3 * n);
+    }
     mx_status st = MX_OK;
-    if (o->rows > INT_MAX / (b->vocab + 1))
+    if (o->image_width)
+        st = mx_alloc((void **)&b->in.image, sizeof(float) * (size_t)(n * o->image_width),
+                      "the images of a batch");
+    if (!st && o->rows > INT_MAX / (b->vocab + 1))
         st = mx_fail(MX_USAGE,
                      "%lld sequences of a vocabulary of %lld are too many at once; lower "
                      "batch",
@@ -151,22 +181,38 @@ mx_status mx_engine_batch_open(mx_engine_batch **out, mx_session *s, const mx_mo
     return st;
 }
 
-mx_status mx_engine_batch_lay_weights(mx_engine_batch *b)
+/* The weights that g has and `but` has not. */
+static mx_status lay_weights(mx_session *s, const mx_graph *g, const mx_graph *but)
 {
-    const mx_graph *g = &b->sizes[0].step.graph;
     mx_arena scratch = {0};
     bool *done = MX_NEW_N(&scratch, bool, g->n_nodes); /* several matmuls may read one weight */
     mx_status st = MX_OK;
     for (int i = 0; i < g->n_nodes && !st; i++) {
         const mx_node *w = mx_panel_weight(g->node[i]);
-        const mx_var *v = w && !done[w->id] ? mx_session_find(b->session, w->name) : NULL;
+        bool theirs = w && but && mx_graph_find(but, w->name);
+        const mx_var *v = w && !theirs && !done[w->id] ? mx_session_find(s, w->name) : NULL;
         if (v)
-            st = mx_panels_lay(mx_var_host(b->session, v), &v->type);
+            st = mx_panels_lay(mx_var_host(s, v), &v->type);
         if (w)
             done[w->id] = true;
     }
     mx_arena_fini(&scratch);
     return st;
+}
+
+const mx_graph *mx_engine_batch_graph(const mx_engine_batch *b)
+{
+    return &b->sizes[0].step.graph;
+}
+
+mx_status mx_engine_batch_lay_weights(mx_engine_batch *b)
+{
+    return lay_weights(b->session, mx_engine_batch_graph(b), NULL);
+}
+
+mx_status mx_engine_batch_lay_more(mx_engine_batch *b, const mx_graph *more)
+{
+    return lay_weights(b->session, more, mx_engine_batch_graph(b));
 }
 
 void mx_engine_batch_close(mx_engine_batch *b)
@@ -175,7 +221,9 @@ void mx_engine_batch_close(mx_engine_batch *b)
         return;
     for (int i = 0; i < b->n_sizes; i++)
         mx_step_close(&b->sizes[i].step);
+    mx_step_close(&b->image.step);
     mx_readback_close(&b->logits);
+    mx_free(b->in.image);
     mx_arena_fini(&b->arena);
     mx_free(b);
 }
@@ -190,7 +238,7 @@ static void pad(mx_engine_batch_input *in, const size *z)
 {
     for (int64_t i = in->n; i < z->tokens; i++) {
         in->token[i] = in->row[i] = 0;
-        in->position[i] = in->slot[i] = in->adapter_slot[i] = -1;
+        in->position[i] = in->slot[i] = in->adapter_slot[i] = in->until[i] = -1;
     }
     for (int64_t i = in->n_last; i < z->last; i++) {
         in->last[i] = 0;
@@ -206,6 +254,22 @@ static mx_status write_mask(mx_engine_batch *b, mx_exec *e, int64_t tokens)
         for (int64_t k = 0; k < width; k++)
             b->mask[i * width + k] = b->in.adapter_slot[i] == k / rank;
     return mx_exec_write(e, MX_LORA_MASK, b->mask);
+}
+
+/* What images bring, and where tokens stand in height and width. */
+static mx_status write_images(mx_engine_batch *b, mx_exec *e, const size *z)
+{
+    mx_engine_batch_input *in = &b->in;
+    for (int64_t i = 0; b->places && i < 3 * z->tokens; i++)
+        b->places[i] = i % z->tokens < in->n ? in->place[i % z->tokens][i / z->tokens] : 0;
+    if (b->places)
+        MX_TRY(mx_exec_write(e, "places", b->places));
+    if (!in->has_images)
+        return MX_OK;
+    int64_t width = b->o.image_width;
+    memset(in->image + in->n * width, 0, sizeof *in->image * (size_t)((z->tokens - in->n) * width));
+    MX_TRY(mx_exec_write(e, "image_rows", in->image));
+    return mx_exec_write(e, "image_until", in->until);
 }
 
 /* Logits where somebody wants them, and the tokens that were drawn. */
@@ -242,6 +306,9 @@ static mx_status run_size(mx_engine_batch *b, size *z)
     MX_TRY(mx_exec_write(e, "sampling", in->sampling));
     if (b->mask)
         MX_TRY(write_mask(b, e, z->tokens));
+    MX_TRY(write_images(b, e, z));
+    if (in->before)
+        MX_TRY(mx_exec_write(e, "before", in->before));
     b->ran = z;
     MX_TRY(mx_exec_run(e));
     return read_results(b, e);
@@ -251,6 +318,8 @@ mx_status mx_engine_batch_run(mx_engine_batch *b)
 {
     mx_engine_batch_input *in = &b->in;
     size *z = b->sizes;
+    if (in->has_images)
+        return run_size(b, &b->image);
     while (z < b->sizes + b->n_sizes && (z->tokens < in->n || z->last < in->n_last))
         z++;
     MX_ASSERT(z < b->sizes + b->n_sizes, "%lld tokens, %lld rows of logits", (long long)in->n,
@@ -286,6 +355,12 @@ mx_status mx_engine_batch_hidden(mx_engine_batch *b, float *out)
     MX_TRY(mx_exec_read(b->ran->step.exec, "hidden", b->hidden));
     memcpy(out, b->hidden, sizeof *out * (size_t)(b->in.n_last * b->width));
     return MX_OK;
+}
+
+mx_status mx_engine_batch_after(mx_engine_batch *b, const float **out)
+{
+    *out = b->after;
+    return mx_exec_read(b->ran->step.exec, "after", b->after);
 }
 
 int64_t mx_engine_batch_width(const mx_engine_batch *b)

@@ -19,6 +19,10 @@ typedef struct {
     int64_t max_length; /* of a sequence */
     int64_t page;       /* tokens of a page */
     int64_t pages;
+    bool keep_hidden;    /* hidden states of all tokens can be read: mx_engine_batch_after */
+    bool draft;          /* the model's first MTP layer in place of the model: reads `before` */
+    int64_t image_width; /* of what a token of an image gets; 0: there are no images */
+    bool places;         /* tokens have places (models/model.h) */
     int64_t draw_vocab; /* the device draws tokens, of so many ids; 0: the caller does */
     mx_lora adapters;   /* slots of a rank, or none */
     mx_compile_options compile;
@@ -37,13 +41,20 @@ mx_status mx_engine_batch_open(mx_engine_batch **out, mx_session *s, const mx_mo
                                const mx_engine_batch_settings *o) MX_MUST_USE;
 /* Once, when weights are loaded: in the order in which the programs read them. */
 mx_status mx_engine_batch_lay_weights(mx_engine_batch *b) MX_MUST_USE;
+/* The same for those that only the graph `more` has, of another program of the session. */
+mx_status mx_engine_batch_lay_more(mx_engine_batch *b, const mx_graph *more) MX_MUST_USE;
+const mx_graph *mx_engine_batch_graph(const mx_engine_batch *b);
 void mx_engine_batch_close(mx_engine_batch *b); /* NULL is a no-op */
 
 /* One batch, filled by the caller: token i of `n` is token[i] at position[i] of sequence row[i],
  * kept in slot[i], with the adapter in adapter_slot[i] (-1: none); logits are wanted of tokens
  * last[0..n_last). table (sequences, columns): the page of each `page` positions; who changes it
  * counts up table_changes. Where the device draws, sampling (n_last, 4) says how
- * (ops/sample_token.c), and logits are there for those of which wants_logits is set. */
+ * (ops/sample_token.c), and logits are there for those of which wants_logits is set.
+ * With images: has_images where there are such tokens, which are -1; image (n, image_width) is what
+ * they get, 0 for the others, and until[i] the last position that token i sees, its own for the
+ * others. Where tokens have places, place[i] are those of token i.
+ * Of an MTP layer: before (n, width), the hidden states that tokens follow. */
 typedef struct {
     int64_t n, n_last;
     int32_t *token, *position, *row, *slot, *last, *adapter_slot;
@@ -51,6 +62,10 @@ typedef struct {
     bool *wants_logits;
     int32_t *table;
     int64_t columns, table_changes;
+    bool has_images;
+    float *image;
+    int32_t *until, (*place)[3];
+    float *before;
 } mx_engine_batch_input;
 /* The batch's own; what is in it stays. */
 mx_engine_batch_input *mx_engine_batch_input_of(mx_engine_batch *b);
@@ -64,6 +79,8 @@ int32_t mx_engine_batch_drawn(const mx_engine_batch *b, int64_t i);
 mx_status mx_engine_batch_warm_up(mx_engine_batch *b) MX_MUST_USE;
 /* The last layer's output for tokens last[], (n_last, width), of the batch that has just run. */
 mx_status mx_engine_batch_hidden(mx_engine_batch *b, float *out) MX_MUST_USE;
+/* Hidden states of all tokens of that batch, (n, width), as an MTP layer reads them; borrowed. */
+mx_status mx_engine_batch_after(mx_engine_batch *b, const float **out) MX_MUST_USE;
 int64_t mx_engine_batch_width(const mx_engine_batch *b);
 
 #endif

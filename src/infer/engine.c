@@ -10,6 +10,14 @@
 enum { USUAL_SEQUENCES = 32, USUAL_STEP = 256, USUAL_DEVICE_STEP = 1024, USUAL_LENGTH = 32768,
        LEAST_CACHE = 1024 };
 
+static mx_image_spec image_spec_of(const mx_model_spec *m)
+{
+    mx_image_spec s = {0};
+    if (m->family->images)
+        m->family->images(m->config, &s);
+    return s;
+}
+
 static mx_engine_batch_settings settings_of(const mx_engine_options *o, int64_t pages)
 {
     return (mx_engine_batch_settings){
@@ -17,10 +25,23 @@ static mx_engine_batch_settings settings_of(const mx_engine_options *o, int64_t 
         .sequences = o->sequences,
         .rows = o->sequences * (1 + o->draft_tokens),
         .adapters = {.slots = o->adapter_slots, .rank = o->adapter_rank},
+        .keep_hidden = o->mtp && o->draft_tokens > 0,
+        .places = o->images && image_spec_of(&o->model->spec).places,
         .max_length = o->max_length,
         .page = MX_ENGINE_PAGE,
         .pages = pages,
         .compile = {.compute = o->compute, .weights_fixed = true, .codes = o->codes}};
+}
+
+/* Of the MTP layer, whose entries lie in the same pages. */
+static mx_engine_batch_settings draft_settings(const mx_engine_batch_settings *bs)
+{
+    mx_engine_batch_settings s = *bs;
+    s.draft = true;
+    s.keep_hidden = s.places = false;
+    s.image_width = 0;
+    s.adapters = (mx_lora){0};
+    return s;
 }
 
 mx_status mx_engine_can(const mx_model_spec *m)
@@ -53,6 +74,12 @@ static mx_status choose_pages(mx_engine *e, int64_t *pages)
     mx_cache_bytes each;
     int64_t tokens = o->cache_tokens;
     MX_TRY(mx_engine_batch_cache_bytes(&o->model->spec, &bs, &each));
+    if (bs.keep_hidden) {
+        mx_cache_bytes more;
+        mx_engine_batch_settings ms = draft_settings(&bs);
+        MX_TRY(mx_engine_batch_cache_bytes(&o->model->spec, &ms, &more));
+        each.token += more.token;
+    }
     if (each.sequence)
         MX_TRY(keep_to_states(o));
     if (!tokens) {
@@ -72,6 +99,16 @@ static mx_status choose_pages(mx_engine *e, int64_t *pages)
     return MX_OK;
 }
 
+/* The most tokens of an image that must be in one batch: they see each other. */
+static int64_t longest_image(const mx_engine_options *o)
+{
+    mx_image_spec s = image_spec_of(&o->model->spec);
+    int64_t piece = s.side * s.patch;
+    if (!o->images || !s.both_ways)
+        return 0;
+    return s.size ? s.tokens : s.max_pixels / (piece * piece) * s.tokens;
+}
+
 static mx_status choose(mx_engine *e)
 {
     mx_engine_options *o = &e->o;
@@ -87,6 +124,7 @@ static mx_status choose(mx_engine *e)
     int64_t usual = e->device_draws ? USUAL_DEVICE_STEP : USUAL_STEP;
     o->step_tokens = o->step_tokens > 0 ? o->step_tokens : usual;
     int64_t answers = o->sequences * (1 + o->draft_tokens);
+    answers += longest_image(o);
     if (o->step_tokens < answers)
         o->step_tokens = answers;
     e->model_vocab = e->vocab = o->model->spec.summary.vocab;
@@ -104,14 +142,35 @@ static mx_status open_all(mx_engine *e)
     if (!e->session)
         MX_TRY(mx_session_open(&e->session, o->device, o->n_threads));
     e->device_draws = !mx_session_traits(e->session)->host_memory;
+    if (o->images && !o->model->spec.family->images)
+        return mx_fail(MX_USAGE, "%s is a family without images", o->model->spec.family->name);
+    if (o->mtp && o->draft_tokens > 0)
+        MX_TRY(mx_engine_check_mtp(o->model));
+    e->image_spec = image_spec_of(&o->model->spec);
     MX_TRY(choose(e));
     MX_TRY(choose_pages(e, &pages));
     mx_engine_batch_settings bs = settings_of(o, pages);
     bs.draw_vocab = e->device_draws ? e->vocab : 0;
+    if (o->images) {
+        MX_TRY(mx_tower_open(&e->tower, e->session, &o->model->spec, &bs.compile));
+        bs.image_width = mx_tower_width(e->tower);
+    }
     MX_TRY(mx_engine_batch_open(&e->batch, e->session, &o->model->spec, &bs));
+    if (bs.keep_hidden) {
+        mx_engine_batch_settings ms = draft_settings(&bs);
+        MX_TRY(mx_engine_batch_open(&e->mtp, e->session, &o->model->spec, &ms));
+    }
+    if (e->tower)
+        MX_TRY(mx_tower_add(e->tower));
     MX_TRY(mx_model_ref_weights(o->model, e->session, o->seed));
     MX_TRY(mx_engine_batch_lay_weights(e->batch));
+    if (e->tower)
+        MX_TRY(mx_engine_batch_lay_more(e->batch, mx_tower_graph(e->tower)));
+    if (e->mtp)
+        MX_TRY(mx_engine_batch_lay_more(e->batch, mx_engine_batch_graph(e->mtp)));
     MX_TRY(mx_engine_batch_warm_up(e->batch));
+    if (e->mtp)
+        MX_TRY(mx_engine_batch_warm_up(e->mtp));
     MX_TRY(mx_pages_open(&e->pages, pages, MX_ENGINE_PAGE));
     e->n_threads = mx_session_threads(e->session);
     MX_TRY(mx_alloc((void **)&e->work, 8 * (size_t)e->model_vocab * (size_t)e->n_threads,
@@ -156,6 +215,7 @@ static void free_seq(mx_seq *s)
     mx_reply_fini(&s->r.reply);
     mx_status_free(s->r.error);
     mx_constraint_close(s->o.constraint);
+    mx_image_set_release(s->o.images);
     mx_free(s->page);
     mx_free(s->r.log_prob);
     mx_free(s->r.embedding);
@@ -177,6 +237,8 @@ void mx_engine_close(mx_engine *e)
     mx_free(e->work);
     mx_pages_close(e->pages);
     mx_engine_batch_close(e->batch);
+    mx_engine_batch_close(e->mtp);
+    mx_tower_close(e->tower);
     mx_session_close(e->session);
     mx_arena_fini(&e->arena);
     mx_free(e);
@@ -195,6 +257,9 @@ static mx_status check(const mx_engine *e, const mx_tokens *prompt, const mx_req
                            "token %lld of the prompt is %d, but the model has tokens 0 to "
                            "%lld",
                            (long long)i, prompt->ids[i], (long long)e->model_vocab - 1);
+    if (o->images && !e->tower)
+        return mx_fail(MX_USAGE, "the prompt has images, but the engine takes none of %s",
+                       e->o.model->spec.family->name);
     if (o->adapter < 0 || o->adapter > e->o.adapter_slots)
         return mx_fail(MX_USAGE, "there is no adapter %lld", (long long)o->adapter);
     int64_t pages = mx_pages_count(e->pages), most = pages * MX_ENGINE_PAGE;
@@ -215,10 +280,12 @@ static void copy_options(mx_engine *e, mx_seq *s, const mx_request_options *o)
     s->o.stop_ids = mx_arena_copy(a, o->stop_ids, sizeof(int32_t) * (size_t)o->n_stop_ids);
     s->o.bias = mx_arena_copy(a, o->bias, sizeof *o->bias * (size_t)o->n_bias);
     s->o.salt = o->salt ? mx_arena_strdup(a, o->salt) : NULL;
+    s->o.images = mx_image_set_hold(o->images);
     const char **stop = MX_NEW_N(a, const char *, o->n_stop);
     for (int i = 0; i < o->n_stop; i++)
         stop[i] = mx_arena_strdup(a, o->stop[i]);
     s->o.stop = stop;
+    s->guess = MX_NEW_N(a, int32_t, e->o.draft_tokens);
     s->banned = MX_NEW_N(a, int32_t, o->n_stop_ids + e->o.n_stop_ids);
     for (int i = 0; i < o->n_stop_ids; i++)
         s->banned[s->n_banned++] = o->stop_ids[i];
@@ -262,6 +329,8 @@ mx_status mx_engine_admit(mx_engine *e, const mx_tokens *prompt, const mx_reques
     for (int64_t i = 0; i < prompt->n; i++)
         mx_tokens_add(&s->r.tokens, prompt->ids[i]);
     mx_status st = make_room(e, s);
+    if (!st && o->images)
+        st = mx_image_spots_find(&s->spots, o->images, prompt, &s->arena);
     if (st) {
         s->o.constraint = NULL; /* still the caller's */
         free_seq(s);
@@ -344,6 +413,7 @@ mx_status mx_engine_step(mx_engine *e)
         if (e->running[i]->take && !e->running[i]->r.started)
             e->running[i]->r.started = now;
     mx_engine_ask(e);
+    MX_TRY(mx_engine_fill_images(e));
     MX_TRY(mx_engine_batch_run(e->batch));
     bool hidden = false;
     for (int64_t i = 0; i < e->n_running; i++)
@@ -354,6 +424,8 @@ mx_status mx_engine_step(mx_engine *e)
     e->counts.steps++;
     e->counts.batch_tokens += in->n;
     mx_engine_draw(e);
+    if (e->mtp)
+        MX_TRY(mx_engine_guess(e));
     list_news(e);
     e->counts.step_s += mx_clock_now() - began;
     return MX_OK;

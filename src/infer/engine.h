@@ -21,6 +21,7 @@
 #include "compile/weight_codes.h"
 #include "infer/adapters.h"
 #include "infer/constraint.h"
+#include "infer/images.h"
 #include "infer/reply.h"
 #include "infer/sample.h"
 #include "exec/model_ref.h"
@@ -41,8 +42,10 @@ typedef struct {
     int64_t cache_tokens;    /* that the cache has room for; 0: chosen */
     bool no_prefix_cache;    /* equal prefixes of prompts are not shared */
     int64_t draft_tokens;    /* guessed for an answer in a step, and checked; 0: none */
+    bool mtp;                /* by the model's MTP layer, else from the text itself */
     int64_t adapter_slots;   /* adapters that requests can choose among; 0: none */
     int64_t adapter_rank;    /* theirs at most */
+    bool images;             /* requests may have them */
     uint64_t seed;           /* of random weights */
     const int32_t *stop_ids; /* tokens that end every answer (mx_stop_ids); borrowed */
     int n_stop_ids;
@@ -80,6 +83,7 @@ typedef struct {
     int n_top;             /* and the so many likeliest beside it */
     bool prompt_log_probs; /* of the prompt's tokens too */
     bool embedding;        /* what the last layer gives for the prompt's last token; max_new is 0 */
+    mx_image_set *images;  /* of the prompt, in the order of their tokens; held; NULL: none */
     int64_t adapter;       /* number of its slot, from 1 on; 0: the model as it is */
     const char *salt;      /* prefixes are shared with requests of this salt alone; NULL: none */
     void *owner;           /* the caller's */

@@ -129,7 +129,8 @@ static mx_status accept(const mx_engine *e, mx_seq *s, mx_choice c)
 static void advance(mx_engine *e, mx_seq *s)
 {
     int64_t wrong = s->n_drafted ? s->n_drafted + 1 - s->n_drawn : 0;
-    s->computed += s->take - wrong;
+    s->n_kept = s->take - wrong;
+    s->computed += s->n_kept;
     e->counts.drafted += s->n_drafted;
     e->counts.accepted += s->n_drafted - wrong;
     mx_engine_publish(e, s);

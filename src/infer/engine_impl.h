@@ -20,8 +20,13 @@ struct mx_seq {
     int32_t *page;
     int64_t n_pages, n_named;        /* of those, the first n_named are known to others */
     mx_page_name name;               /* of the last of them */
+    mx_image_spots spots;            /* of its images */
     int64_t take, first_row, n_rows; /* of this step: tokens, and rows of logits */
+    int64_t first_in;                /* its first token in the batch */
     int64_t n_drafted, n_drawn;      /* tokens guessed behind the last one; tokens that came */
+    int64_t n_kept;                  /* tokens of this step whose entries stay in the cache */
+    int32_t *guess;                  /* (draft_tokens) of the MTP layer, for the next step */
+    int64_t n_guesses;
     bool news, listed;               /* has something new; stands in the list of those */
     mx_seq *prev, *next;             /* all requests; waiting ones by next_waiting */
     mx_seq *next_waiting;
@@ -32,6 +37,9 @@ struct mx_engine {
     mx_engine_options o;
     mx_session *session;
     mx_engine_batch *batch;
+    mx_engine_batch *mtp; /* the MTP layer; NULL: none guesses */
+    mx_tower *tower; /* NULL: no images */
+    mx_image_spec image_spec;
     mx_pages *pages;
     int64_t vocab, model_vocab;
     bool device_draws; /* what needs no more than temperature, top-k and top-p */
@@ -59,6 +67,14 @@ void mx_engine_schedule(mx_engine *e);
 /* Gives up row and pages. */
 void mx_engine_evict(mx_engine *e, mx_seq *s);
 void mx_engine_wait(mx_engine *e, mx_seq *s, bool first);
+/* engine_images.c. How much of a request's next n tokens, from `computed` on, can go into a batch:
+ * not a part of an image whose tokens see each other both ways. */
+int64_t mx_engine_whole_images(const mx_engine *e, const mx_seq *s, int64_t n);
+/* What the tokens of a batch get from images, and where they stand. */
+mx_status mx_engine_fill_images(mx_engine *e) MX_MUST_USE;
+/* The name that page `page` of a request follows: images that begin in it are part of that. */
+mx_page_name mx_engine_before_page(const mx_seq *s, int64_t page, mx_page_name before);
+
 /* After the batch has run: pages that are full now are known to others. */
 void mx_engine_publish(mx_engine *e, mx_seq *s);
 
@@ -66,6 +82,15 @@ void mx_engine_publish(mx_engine *e, mx_seq *s);
 /* Before a batch runs: how the device draws each row, and of which rows the host reads logits. */
 void mx_engine_ask(mx_engine *e);
 void mx_engine_draw(mx_engine *e);
+
+/* Pages for the first n tokens, or as many as there are. Gives how many tokens have room. */
+int64_t mx_engine_reserve(mx_engine *e, mx_seq *s, int64_t n);
+
+/* engine_mtp.c: after a batch and its draws, the MTP layer reads what the model has computed, and
+ * guesses the next tokens of answers. */
+mx_status mx_engine_guess(mx_engine *e) MX_MUST_USE;
+/* Is it possible with this model? */
+mx_status mx_engine_check_mtp(const mx_model_ref *m) MX_MUST_USE;
 
 /* draft.c: guesses at most n tokens that follow the n_ids; gives how many. */
 int64_t mx_draft_lookup(const int32_t *ids, int64_t n_ids, int64_t n, int32_t *out);

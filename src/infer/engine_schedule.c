@@ -32,7 +32,7 @@ void mx_engine_evict(mx_engine *e, mx_seq *s)
     /* the last pages of a shared prefix are evicted first */
     while (s->n_pages > 0)
         mx_pages_release(e->pages, s->page[--s->n_pages]);
-    s->computed = s->n_named = s->take = 0;
+    s->computed = s->n_named = s->take = s->n_guesses = 0;
 }
 
 static void preempt(mx_engine *e, mx_seq *s)
@@ -51,8 +51,7 @@ static void append_page(mx_engine *e, mx_seq *s, int32_t page)
     s->page[s->n_pages++] = page;
 }
 
-/* Pages for the first n tokens, or as many as there are. Gives how many tokens have room. */
-static int64_t reserve_pages(mx_engine *e, mx_seq *s, int64_t n)
+int64_t mx_engine_reserve(mx_engine *e, mx_seq *s, int64_t n)
 {
     while (s->n_pages * MX_ENGINE_PAGE < n) {
         int32_t page = mx_pages_take(e->pages);
@@ -83,8 +82,8 @@ static void share_prefix(mx_engine *e, mx_seq *s)
         return;
     const int32_t *ids = s->r.tokens.ids;
     while ((s->n_pages + 1) * MX_ENGINE_PAGE < s->r.tokens.n) {
-        int32_t page =
-            mx_pages_find(e->pages, s->name, ids + s->n_pages * MX_ENGINE_PAGE, &s->name);
+        mx_page_name before = mx_engine_before_page(s, s->n_pages, s->name);
+        int32_t page = mx_pages_find(e->pages, before, ids + s->n_pages * MX_ENGINE_PAGE, &s->name);
         if (page < 0)
             break;
         append_page(e, s, page);
@@ -98,7 +97,8 @@ void mx_engine_publish(mx_engine *e, mx_seq *s)
     if (e->o.no_prefix_cache)
         return;
     for (; (s->n_named + 1) * MX_ENGINE_PAGE <= s->computed; s->n_named++)
-        s->name = mx_pages_publish(e->pages, s->page[s->n_named], s->name,
+        s->name = mx_pages_publish(e->pages, s->page[s->n_named],
+                                   mx_engine_before_page(s, s->n_named, s->name),
                                    s->r.tokens.ids + s->n_named * MX_ENGINE_PAGE);
 }
 
@@ -106,6 +106,7 @@ void mx_engine_publish(mx_engine *e, mx_seq *s)
 static void put(mx_seq *s, int64_t n, mx_engine_batch_input *in)
 {
     s->take = n;
+    s->first_in = in->n;
     s->first_row = in->n_last;
     for (int64_t t = s->computed; t < s->computed + n; t++) {
         int64_t i = in->n++;
@@ -133,7 +134,9 @@ static void put_prompt(mx_engine *e, mx_seq *s, mx_engine_batch_input *in)
         n = n < rows ? n : rows;
     else if (rows < 1)
         n = n < s->r.tokens.n - s->computed ? n : n - 1;
-    n = n > 0 ? reserve_pages(e, s, s->computed + n) - s->computed : 0;
+    n = mx_engine_whole_images(e, s, n);
+    n = n > 0 ? mx_engine_reserve(e, s, s->computed + n) - s->computed : 0;
+    n = mx_engine_whole_images(e, s, n);
     if (n > 0)
         put(s, n, in);
 }
@@ -141,6 +144,15 @@ static void put_prompt(mx_engine *e, mx_seq *s, mx_engine_batch_input *in)
 static bool is_answering(const mx_seq *s)
 {
     return s->computed + 1 >= s->r.tokens.n;
+}
+
+/* What the MTP layer has guessed, at most n tokens of it. */
+static int64_t take_guesses(mx_seq *s, int64_t n)
+{
+    mx_tokens *t = &s->r.tokens;
+    n = n < s->n_guesses ? n : s->n_guesses;
+    memcpy(t->ids + t->n, s->guess, sizeof *s->guess * (size_t)n);
+    return n;
 }
 
 /* Guesses the next tokens of an answer, behind its last one, where there is room for them: in the
@@ -154,8 +166,9 @@ static void draft(mx_engine *e, mx_seq *s, int64_t spare)
     n = n < left ? n : left;
     if (n <= 0 || s->o.constraint)
         return;
-    n = mx_draft_lookup(r->tokens.ids, r->tokens.n, n, r->tokens.ids + r->tokens.n);
-    s->n_drafted = reserve_pages(e, s, s->computed + 1 + n) - s->computed - 1;
+    n = e->mtp ? take_guesses(s, n)
+               : mx_draft_lookup(r->tokens.ids, r->tokens.n, n, r->tokens.ids + r->tokens.n);
+    s->n_drafted = mx_engine_reserve(e, s, s->computed + 1 + n) - s->computed - 1;
 }
 
 /* The next token of answers under way, and what is guessed of those behind it. */
@@ -168,7 +181,7 @@ static void put_answers(mx_engine *e, mx_engine_batch_input *in)
         mx_seq *s = e->running[i];
         if (!is_answering(s))
             continue;
-        while (s->row >= 0 && reserve_pages(e, s, s->computed + 1) <= s->computed)
+        while (s->row >= 0 && mx_engine_reserve(e, s, s->computed + 1) <= s->computed)
             preempt(e, e->running[e->n_running - 1]);
         if (s->row < 0)
             continue;

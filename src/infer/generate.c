@@ -46,6 +46,10 @@ static mx_status check_prompts(const job *j, int64_t n)
 
 static mx_status check_codes(const job *j)
 {
+    if (j->o->n_adapters && (j->o->mesh_rank || j->o->n_images))
+        return mx_fail(MX_USAGE, "several adapters in one batch are for one device and prompts "
+                       "without pictures; leave %s out, or give one adapter",
+                       j->o->mesh_rank ? "mesh=" : "image=");
     if (j->o->codes.dtype != MX_F32 && j->o->mesh_rank)
         return mx_fail(MX_USAGE, "quantization= decodes on one device; leave mesh= out");
     return MX_OK;
@@ -196,7 +200,7 @@ out:
 
 /* --- through the engine --- */
 
-static mx_status admit_all(job *j, mx_engine *e, int64_t n)
+static mx_status admit_all(job *j, mx_engine *e, int64_t n, mx_image_set *images)
 {
     const mx_generate_options *o = j->o;
     for (int64_t i = 0; i < n; i++) {
@@ -207,6 +211,8 @@ static mx_status admit_all(job *j, mx_engine *e, int64_t n)
                                 .stop = o->stop,
                                 .n_stop = o->n_stop,
                                 .log_probs = true,
+                                .images = images,
+                                .adapter = o->n_adapters ? o->adapter_of[i] : 0,
                                 .owner = &j->answers[i]};
         MX_TRY(mx_engine_admit(e, &j->prompts[i], &q, &r));
     }
@@ -249,12 +255,23 @@ static mx_status step(job *j, mx_engine *e)
     return MX_OK;
 }
 
+static int64_t largest_rank(const mx_generate_options *o)
+{
+    int64_t most = 0;
+    for (int i = 0; i < o->n_adapters; i++)
+        for (int k = 0; k < o->adapters[i].lora.n_only; k++)
+            if (o->adapters[i].lora.only[k].rank > most)
+                most = o->adapters[i].lora.only[k].rank;
+    return most;
+}
+
 /* Takes the session. */
 static mx_status run_engine(job *j, mx_session *session, int64_t n, int64_t batch, int64_t length)
 {
     const mx_generate_options *o = j->o;
     int64_t total = 0, page = 64, most;
     mx_engine *e = NULL;
+    mx_image_set *images = NULL;
     mx_status st;
     for (int64_t i = 0; i < n; i++)
         total += j->prompts[i].n;
@@ -269,13 +286,21 @@ static mx_status run_engine(job *j, mx_session *session, int64_t n, int64_t batc
                             .step_tokens = total < o->step_tokens ? total : o->step_tokens,
                             .no_prefix_cache = o->no_prefix_cache,
                             .draft_tokens = o->draft_tokens,
+                            .mtp = o->mtp,
+                            .images = o->n_images > 0,
                             .max_length = length,
                             .cache_tokens = most,
                             .seed = o->sampling.seed,
                             .stop_ids = o->stop_ids,
-                            .n_stop_ids = o->n_stop_ids};
+                            .n_stop_ids = o->n_stop_ids,
+                            .adapter_slots = o->n_adapters,
+                            .adapter_rank = largest_rank(o)};
     MX_TRY_OUT(st, mx_engine_open(&e, &eo));
-    MX_TRY_OUT(st, admit_all(j, e, n));
+    for (int i = 0; i < o->n_adapters; i++)
+        MX_TRY_OUT(st, mx_engine_adapt(e, i + 1, &o->adapters[i]));
+    if (o->n_images)
+        MX_TRY_OUT(st, mx_image_set_new(&images, &j->model->spec, o->pixels, o->n_images));
+    MX_TRY_OUT(st, admit_all(j, e, n, images));
     while (mx_engine_busy(e)) {
         MX_TRY_OUT(st, step(j, e));
         for (mx_request *r; (r = mx_engine_take(e));)
@@ -283,13 +308,14 @@ static mx_status run_engine(job *j, mx_session *session, int64_t n, int64_t batc
     }
 out:
     mx_engine_close(e);
+    mx_image_set_release(images);
     return st;
 }
 
 /* On a GPU, attention over pages is not as fast as over rows. */
 static bool suits_engine(const job *j, const mx_session *session)
 {
-    if (j->o->n_images || j->model->has_adapter || !mx_session_traits(session)->host_memory)
+    if (j->model->has_adapter || !mx_session_traits(session)->host_memory)
         return false;
     mx_status cannot = mx_engine_can(&j->model->spec);
     mx_status_free(cannot);
@@ -324,7 +350,7 @@ mx_status mx_generate(const mx_model_ref *model, const mx_tokenizer *tok, const 
         length = INT64_MAX; /* refused below: no model has so many positions */
     mx_session *session;
     MX_TRY(mx_mesh_rank_session(&session, o->mesh_rank, o->device, o->n_threads));
-    if (!o->mesh_rank && suits_engine(&j, session))
+    if (!o->mesh_rank && (o->n_adapters || suits_engine(&j, session)))
         return run_engine(&j, session, n, batch, length);
     mx_status st = run_batches(&j, session, n, batch, length, longest);
     mx_session_close(session);

@@ -12,7 +12,8 @@ typedef struct {
     mx_sampling sampling;
     int64_t max_new_tokens;
     int64_t step_tokens;       /* through the engine: tokens of a batch at most */
-    int64_t draft_tokens;      /* through the engine: guessed ahead and checked */
+    int64_t draft_tokens;      /* through the engine: guessed ahead and checked, */
+    bool mtp;                  /* by the model's MTP layer, else from the text */
     bool no_prefix_cache;      /* equal prefixes of prompts are computed each for itself */
     int64_t batch;             /* sequences decoded together; 0: all prompts, at most 32 */
     const int32_t *stop_ids;   /* tokens that end an answer */
@@ -27,6 +28,9 @@ typedef struct {
     /* The rank of a mesh; all ranks make the same answers. NULL: alone */
     const mx_mesh_rank *mesh_rank;
     mx_weight_codes codes; /* how matrices lie */
+    const mx_adapter *adapters; /* several, in one batch; then the model has none of its own */
+    int n_adapters;
+    const int64_t *adapter_of; /* each prompt's, from 1 on; 0: the model as it is */
 } mx_generate_options;
 
 typedef struct {

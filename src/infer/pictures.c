@@ -3,27 +3,37 @@
 
 #include <string.h>
 
-static mx_status read_picture(mx_pictures *p, const char *path, int i)
+/* One more picture; takes it. */
+static mx_status take_picture(mx_pictures *p, mx_image *m, const char *where)
+{
+    int64_t floats = mx_image_floats(&p->processor.spec);
+    p->cuts = mx_realloc(p->cuts, sizeof *p->cuts * (size_t)(p->n + 1));
+    mx_image_cut *cut = &p->cuts[p->n];
+    mx_status st = mx_image_cut_of(&p->processor, m->width, m->height, cut);
+    if (!st) {
+        int64_t n = p->n_images + cut->images;
+        p->pixels = mx_realloc(p->pixels, sizeof(float) * (size_t)(n * floats));
+        st = mx_image_process(&p->processor, m, p->pixels + p->n_images * floats);
+        p->n_images = n;
+        p->n++;
+    }
+    mx_image_fini(m);
+    return mx_status_wrap(st, "%s", where);
+}
+
+mx_status mx_pictures_add(mx_pictures *p, const void *data, size_t n, int64_t max_pixels,
+                          const char *where)
 {
     mx_image m;
-    MX_TRY(mx_image_read(&m, path));
-    int64_t floats = mx_image_floats(&p->processor.spec);
-    mx_status st = mx_image_cut_of(&p->processor, m.width, m.height, &p->cuts[i]);
-    if (!st) {
-        int64_t n = p->n_images + p->cuts[i].images;
-        p->pixels = mx_realloc(p->pixels, sizeof(float) * (size_t)(n * floats));
-        st = mx_image_process(&p->processor, &m, p->pixels + p->n_images * floats);
-        p->n_images = n;
-    }
-    mx_image_fini(&m);
-    return mx_status_wrap(st, "%s", path);
+    MX_TRY(mx_image_decode_within(&m, data, n, max_pixels, where));
+    return take_picture(p, &m, where);
 }
 
 mx_status mx_pictures_open(mx_pictures *p, const mx_model_spec *m, const char *dir,
                            const char *const *paths, int n, bool crops)
 {
     mx_image_spec s;
-    *p = (mx_pictures){.n = n};
+    *p = (mx_pictures){0};
     if (!m->family->images && n)
         return mx_fail(MX_USAGE,
                        "%s is given, but the model is of family %s, which takes no images",
@@ -37,16 +47,18 @@ mx_status mx_pictures_open(mx_pictures *p, const mx_model_spec *m, const char *d
     MX_TRY(mx_image_processor_open(&p->processor, &s, dir));
     if (crops)
         MX_TRY(mx_image_processor_crops(&p->processor));
-    p->cuts = MX_NEW_N(&p->arena, mx_image_cut, n);
-    for (int i = 0; i < n; i++)
-        MX_TRY(read_picture(p, paths[i], i));
+    for (int i = 0; i < n; i++) {
+        mx_image one;
+        MX_TRY(mx_image_read(&one, paths[i]));
+        MX_TRY(take_picture(p, &one, paths[i]));
+    }
     return MX_OK;
 }
 
 void mx_pictures_close(mx_pictures *p)
 {
     mx_free(p->pixels);
-    mx_arena_fini(&p->arena);
+    mx_free(p->cuts);
     *p = (mx_pictures){0};
 }
 

@@ -9,16 +9,18 @@
 typedef struct {
     mx_image_processor processor;
     int n;              /* pictures */
-    mx_image_cut *cuts; /* (n) */
+    mx_image_cut *cuts; /* (n); owns */
     int64_t n_images;   /* to the model: tiles of all pictures */
     float *pixels;      /* (n_images, channels, size, size); owns */
-    mx_arena arena;
 } mx_pictures;
 
 /* Reads the files, of which there may be none. `dir` has the model's processor_config.json, if any
  * (NULL: none); crops: as do_pan_and_scan. Files for a family without images are refused. */
 mx_status mx_pictures_open(mx_pictures *p, const mx_model_spec *m, const char *dir,
                            const char *const *paths, int n, bool crops) MX_MUST_USE;
+/* One more, from a file's bytes, of at most so many pixels. The processor must be there. */
+mx_status mx_pictures_add(mx_pictures *p, const void *data, size_t n, int64_t max_pixels,
+                          const char *where) MX_MUST_USE;
 void mx_pictures_close(mx_pictures *p);
 
 /* Appends the tokens of a prompt. Pictures stand where the family's mark does; in a text without

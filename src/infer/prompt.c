@@ -16,6 +16,7 @@ void mx_prompt_close(mx_prompt *p)
     mx_free(p->text);
     json_decref(p->messages);
     json_decref(p->tools);
+    mx_free(p->adapter);
     *p = (mx_prompt){0};
 }
 
@@ -25,7 +26,7 @@ static bool looks_like_messages(const char *line)
 {
     const char *s = line + strspn(line, " \t");
     if (*s == '{')
-        return strstr(s, "\"messages\"") != NULL;
+        return strstr(s, "\"messages\"") || (strstr(s, "\"prompt\"") && strstr(s, "\"adapter\""));
     return *s == '[' && s[1 + strspn(s + 1, " \t")] == '{';
 }
 
@@ -48,13 +49,39 @@ mx_status mx_messages_check(const json_t *list)
     return MX_OK;
 }
 
+static char *copy_of(const char *text)
+{
+    size_t n = strlen(text) + 1;
+    return memcpy(mx_realloc(NULL, n), text, n);
+}
+
+/* "adapter", and with it the text of "prompt" in place of the line's. */
+static mx_status take_adapter(mx_prompt *p, const json_t *doc)
+{
+    const json_t *adapter = json_object_get(doc, "adapter"), *text = json_object_get(doc, "prompt");
+    if (adapter && !json_is_string(adapter))
+        return mx_fail(MX_INPUT, "\"adapter\" must be the name of one, or \"\" for none");
+    if (adapter)
+        p->adapter = copy_of(json_string_value(adapter));
+    if (json_object_get(doc, "messages"))
+        return MX_OK;
+    if (!json_is_string(text))
+        return mx_fail(MX_INPUT, "\"prompt\" must be a text");
+    mx_free(p->text);
+    p->text = copy_of(json_string_value(text));
+    return MX_OK;
+}
+
 static mx_status take_messages(mx_prompt *p, const char *line, size_t n)
 {
     json_t *doc;
     MX_TRY(mx_json_parse(line, n, "a conversation", NULL, &doc));
     const json_t *list = json_is_array(doc) ? doc : json_object_get(doc, "messages");
-    mx_status st = mx_messages_check(list);
-    if (!st) {
+    mx_status st = json_is_object(doc) ? take_adapter(p, doc) : MX_OK;
+    bool text_alone = json_is_object(doc) && !list;
+    if (!st && !text_alone)
+        st = mx_messages_check(list);
+    if (!st && !text_alone) {
         p->messages = json_incref((json_t *)list);
         p->tools = json_incref(json_object_get(doc, "tools"));
     }

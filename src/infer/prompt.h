@@ -4,6 +4,8 @@
  *   "..."                               a JSON string, which may hold newlines
  *   [{"role": ..., "content": ...}, …]  a conversation
  *   {"messages": […], "tools": […]}     the same, with tools
+ *   {…, "adapter": "NAME"}              either, or "prompt": "...", answered with this adapter of
+ *                                       several; "": with none
  *   anything else                       plain text
  * With a chat template a plain text is a user's message; a conversation that ends with the
  * assistant's words is gone on with, any other is answered.
@@ -20,6 +22,7 @@ typedef struct {
     char *text;       /* as it was given; owns */
     json_t *messages; /* owns; NULL: a plain text */
     json_t *tools;    /* owns; NULL: none */
+    char *adapter;    /* the name of one, as it was given; owns; NULL: nothing was said */
 } mx_prompt;
 
 void mx_prompt_from_text(mx_prompt *p, const char *text, size_t n);

@@ -46,6 +46,7 @@ typedef struct {
     mx_node *positions, *row, *table; /* (N, 1), (N), (R, C) int32 */
     mx_node *sinks;                   /* (H); NULL: none */
     mx_node *selected; /* (N, 1, n) int32: positions to see, -1 unused; NULL: all to its own */
+    mx_node *until;    /* (N, 1) int32: the last position to see, where that is beyond its own */
 } mx_paged_extra;
 
 /* select_keys: where its keys lie (ops/select_keys.c). */

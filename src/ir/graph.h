@@ -55,7 +55,6 @@ struct mx_graph {
     int stage;           /* given to new nodes */
     mx_dtype param_dtype; /* dtype of variables declared by mx_param (float32; float64 in tests) */
     bool one_path; /* matmuls made from now on: a row's bits do not depend on how many there are */
-    void *context; /* what nn/ blocks need to know about this build (decode cache…); borrowed */
     struct mx_name_map *names; /* variables and inputs by name */
 };
 
@@ -140,6 +139,11 @@ typedef struct {
 mx_edges mx_graph_before(const mx_graph *g, mx_arena *arena);
 /* By node id: does a root need it? */
 bool *mx_graph_live(const mx_graph *g, mx_arena *arena);
+/* The attributes of a node that is being built, or that a pass changes in place. */
+static inline void *mx_attr_edit(mx_node *n)
+{
+    return (void *)n->attr;
+}
 /* Which memory n's output 0 lies in, as a number below n_nodes * MX_MAX_OUT: equal for a value, its
  * views and its projections. */
 size_t mx_node_memory(const mx_node *n);

@@ -61,7 +61,7 @@ const mx_key mx_keys_checkpoint[] = {
      .instead =
          "copy what must stay before it expires, or keep more (max_num_checkpoints_to_keep)"},
     {"checkpoint_todelete_full_path", TEXT, CHECKPOINT, "", 0,
-     "move expired checkpoints into this folder", 0, PLANNED | OPTIONAL,
+     "move expired checkpoints into this folder", 0, PLANNED | OPTIONAL | PATH,
      .instead =
          "copy what must stay before it expires, or keep more (max_num_checkpoints_to_keep)"},
     {"enable_multi_tier_checkpointing", BOOL, CHECKPOINT, "false", 0,

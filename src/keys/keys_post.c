@@ -40,6 +40,10 @@ const mx_key mx_keys_post[] = {
      "use_dora=true lora.enable_lora=true", "tests/post/keys_test.c"},
     {"modules_to_save", LIST, LORA, "", 0, "modules that are trained whole beside adapters", 0,
      FIXED, BY_ADAPTERS, "modules_to_save=lm_head lora.enable_lora=true", "tests/post/keys_test.c"},
+    {"target_parameters", LIST, LORA, "", 0,
+     "experts' weights that have adapters, as transformers stacks them", "lora_target_parameters",
+     FIXED, BY_ADAPTERS, "target_parameters=experts.down_proj lora.enable_lora=true",
+     "tests/post/keys_test.c"},
     {"lora_input_adapters_path", TEXT, LORA, "", 0,
      "folder of adapters to serve, one subfolder each", 0, PLANNED | PATH},
 

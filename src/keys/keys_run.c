@@ -29,7 +29,7 @@ const mx_key mx_keys_run[] = {
     {"deterministic", BOOL, DEVICE, "true", 0, "equal runs give equal bits",
      "use_deterministic_algorithms", 0, MX_BY_TRAIN, "deterministic=false"},
     {"gemm_search", BOOL, DEVICE, "false", 0,
-     "on a GPU: time the algorithms for each product once and keep the fastest on disk",
+     "on a GPU: time the algorithms for each GEMM once and keep the fastest on disk",
      "autotune xla_gpu_autotune_level", 0, MX_BY_TRAIN, "gemm_search=true"},
     {"compiled_trainstep_file", TEXT, DEVICE, "", 0,
      "a file of compiled programs: `maxc plan` writes it, a run that fits it does not compile", 0,

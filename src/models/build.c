@@ -41,6 +41,10 @@ mx_head mx_model_build(mx_graph *g, const mx_model_spec *m, mx_model_shape s, mx
         mx_shape pieces = MX_SHAPE(s.batch, images / s.batch, mx_image_floats(&i));
         b->pixels = mx_input(g, "pixels", i.size ? whole : pieces, g->param_dtype);
     }
+    if (s.draft)
+        b->before = mx_input(g, "before", MX_SHAPE(s.batch, s.seq, m->summary.d_model), MX_F32);
+    if (s.image_width)
+        b->image = mx_input(g, "image_rows", MX_SHAPE(s.batch, s.seq, s.image_width), MX_F32);
     mx_head head = m->family->build(g, m->config, b);
     mx_balance_finish(g, b);
     mx_qk_clip_finish(g, b);

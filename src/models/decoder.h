@@ -45,6 +45,8 @@ typedef struct {
 mx_node *mx_decoder_layers(mx_graph *g, const mx_decoder *c, mx_build *b, mx_decoder_block *mlp,
                            const mx_decoder_images *images);
 mx_status mx_decoder_finish(void *config, const json_t *json) MX_MUST_USE;
+/* Qwen3's: with a norm on each head of q and k (qwen3.c). */
+mx_status mx_qwen3_finish(void *config, const json_t *json) MX_MUST_USE;
 void mx_decoder_summary(const void *config, mx_model_summary *s);
 
 #define MX_CFG_DECODER(T, theta_) MX_CFG_SIZES(T), MX_CFG_DECODER_REST(T, theta_)

@@ -4,7 +4,8 @@
  *     x = x + mlp(norm x)                                        in the first dense_layers layers
  *     x = x + sum_j w_j expert_j(norm x) + shared(norm x)        in the others
  *
- * Multi-token prediction (V3; mtp_num_layers, as MaxText has it, in training alone): layer
+ * Multi-token prediction (V3; mtp_num_layers, as MaxText has it, in training; serving guesses with
+ * the first of them): layer
  * L + k - 1 reads h' = eh_proj [enorm embed(token i + k), hnorm h_i], and its own norm and the
  * model's head predict token i + k + 1. The names are those of the published checkpoints, which
  * repeat embedding and head in such a layer; these copies are not read. MaxText has no norm of such
@@ -81,6 +82,38 @@ static mx_node *layer(mx_graph *g, const mx_deepseek *c, mx_build *b, mx_node *x
 /* Multi-token prediction: layers behind the last, each of which reads the hidden state of the one
  * before it, x (B, S, d), and the embedding of the next token, and predicts the token after that.
  * Embedding and head are the model's. */
+static mx_node *mtp_layer(mx_graph *g, const mx_deepseek *c, mx_build *b, mx_node *x, int64_t l,
+                          const mx_rope_table *t, const mx_deepseek_parts *p)
+{
+    const mx_decoder *d = &c->base;
+    mx_node *e = mx_embedding(g, b, "model.embed_tokens", d->vocab, d->d);
+    mx_scope(g, "model.layers.%lld", (long long)l);
+    e = mx_rms_norm(g, e, "enorm", d->eps, false);
+    mx_node *h = mx_rms_norm(g, x, "hnorm", d->eps, false);
+    h = mx_concat(g, 2, (mx_node *[]){e, h}, 2);
+    const char *axes = mx_axes_text(g, "embed,mlp(%lld+%lld)", (long long)d->d, (long long)d->d);
+    h = mx_linear(g, b, h, "eh_proj", d->d, axes, false);
+    return mx_scope_end(g, layer(g, c, b, h, l, t, p));
+}
+
+static mx_node *mtp_norm(mx_graph *g, const mx_deepseek *c, mx_node *x, int64_t l)
+{
+    mx_scope(g, "model.layers.%lld", (long long)l);
+    return mx_scope_end(g, mx_rms_norm(g, x, "shared_head.norm", c->base.eps, false));
+}
+
+/* The first of them alone: b->tokens are those that follow b->before. */
+static mx_head build_draft(mx_graph *g, const mx_deepseek *c, mx_build *b,
+                           const mx_deepseek_parts *p)
+{
+    const mx_decoder *d = &c->base;
+    mx_rope_table t = mx_rope_tables(g, b, &d->rope, c->mla.rope, c->interleaved);
+    mx_node *before = mx_cast(g, b->before, b->cache_dtype);
+    b->after = mtp_layer(g, c, b, before, d->layers, &t, p);
+    return (mx_head){.hidden = mtp_norm(g, c, b->after, d->layers),
+                     .weight = mx_head_weight(g, b, d->vocab, d->d, d->tied)};
+}
+
 static void add_mtp_layers(mx_graph *g, const mx_deepseek *c, mx_build *b, mx_node *x,
                            const mx_rope_table *t, const mx_deepseek_parts *p, mx_head *head)
 {
@@ -89,17 +122,8 @@ static void add_mtp_layers(mx_graph *g, const mx_deepseek *c, mx_build *b, mx_no
     for (int64_t k = 1; k <= c->mtp_layers && k < b->seq; k++) {
         int64_t l = d->layers + k - 1;
         b->tokens = mx_pad(g, mx_slice(g, tokens, 1, k, b->seq - k), 1, 0, k);
-        mx_node *e = mx_embedding(g, b, "model.embed_tokens", d->vocab, d->d);
-        mx_scope(g, "model.layers.%lld", (long long)l);
-        e = mx_rms_norm(g, e, "enorm", d->eps, false);
-        mx_node *h = mx_rms_norm(g, x, "hnorm", d->eps, false);
-        h = mx_concat(g, 2, (mx_node *[]){e, h}, 2);
-        const char *axes = mx_axes_text(g, "embed,mlp(%lld+%lld)", (long long)d->d,
-                                        (long long)d->d);
-        h = mx_linear(g, b, h, "eh_proj", d->d, axes, false);
-        x = layer(g, c, b, h, l, t, p);
-        head->mtp[head->n_mtp++] = mx_rms_norm(g, x, "shared_head.norm", d->eps, false);
-        mx_scope_end(g, x);
+        x = mtp_layer(g, c, b, x, l, t, p);
+        head->mtp[head->n_mtp++] = mtp_norm(g, c, x, l);
     }
     b->tokens = tokens;
     head->mtp_weight = c->mtp_weight;
@@ -109,12 +133,15 @@ mx_head mx_deepseek_build(mx_graph *g, const mx_deepseek *c, mx_build *b,
                           const mx_deepseek_parts *p)
 {
     const mx_decoder *d = &c->base;
+    if (b->before)
+        return build_draft(g, c, b, p);
     mx_node *x = mx_embedding(g, b, "model.embed_tokens", d->vocab, d->d);
     mx_rope_table t = mx_rope_tables(g, b, &d->rope, c->mla.rope, c->interleaved);
     for (int64_t l = 0; l < d->layers; l++) {
         mx_scope(g, "model.layers.%lld", (long long)l);
         x = mx_scope_end(g, layer(g, c, b, x, l, &t, p));
     }
+    b->after = x;
     mx_head head = {.hidden = mx_rms_norm(g, x, "model.norm", d->eps, false),
                     .weight = mx_head_weight(g, b, d->vocab, d->d, d->tied)};
     if (b->training || b->mtp_eval)

@@ -47,7 +47,7 @@ static int64_t pool_side(const gemma3_vision *c)
     return c->vit.image_size / c->vit.patch / (int64_t)lround(sqrt((double)c->tokens_per_image));
 }
 
-static mx_node *features(mx_graph *g, const gemma3_vision *c, const mx_build *b)
+static mx_node *tower_features(mx_graph *g, const gemma3_vision *c, const mx_build *b)
 {
     mx_node *x = mx_pool_patches(g, tower(g, &c->vit, b), pool_side(c));
     mx_scope(g, "multi_modal_projector");
@@ -62,11 +62,12 @@ static mx_node *features(mx_graph *g, const gemma3_vision *c, const mx_build *b)
 static mx_head build(mx_graph *g, const void *config, mx_build *b)
 {
     const gemma3_vision *c = config;
-    mx_node *tokens = b->tokens, *image = NULL;
-    if (b->pixels) {
+    mx_node *tokens = b->tokens, *image = NULL, *features = NULL;
+    if (b->pixels || b->image) {
         mx_token_kinds kinds = mx_split_tokens(g, b, c->image_token, 0);
         b->spans = mx_image_spans(g, b, c->image_token);
-        image = mx_embed(g, features(g, c, b), kinds.image);
+        features = b->pixels ? tower_features(g, c, b) : NULL;
+        mx_image_embed(g, b, &kinds, &features, 1, &image);
         b->tokens = kinds.text;
     }
     mx_scope(g, "language_model");
@@ -86,6 +87,7 @@ static void images(const void *config, mx_image_spec *s)
     const gemma3_vision *c = config;
     *s = (mx_image_spec){.channels = c->vit.channels, .size = c->vit.image_size,
                          .token = c->image_token, .tokens = c->tokens_per_image, .max_tiles = 1,
+                         .both_ways = true,
                          .mark = "<start_of_image>", .begin = "\n\n<start_of_image>",
                          .piece = "<image_soft_token>", .end = "<end_of_image>\n\n",
                          .crop_texts = {"Here is the original image ",

@@ -132,7 +132,7 @@ static mx_node *pool(mx_graph *g, const gemma4_vision *c, const mx_pieces *p, mx
     return mx_affine(g, x, sqrt((double)c->d), 0);
 }
 
-static mx_node *features(mx_graph *g, const gemma4_vision *c, const mx_build *b)
+static mx_node *tower_features(mx_graph *g, const gemma4_vision *c, const mx_build *b)
 {
     mx_pieces p = mx_open_pieces(g, b, c->side);
     mx_rope_table t = rope(g, c, &p);
@@ -168,14 +168,15 @@ static mx_node *pad_tokens(mx_graph *g, const gemma4_vision *c, const mx_build *
 static mx_head build(mx_graph *g, const void *config, mx_build *b)
 {
     const gemma4_vision *c = config;
-    mx_node *tokens = b->tokens, *image = NULL;
+    mx_node *tokens = b->tokens, *image = NULL, *features = NULL;
     mx_scope(g, "model");
     b->tokens = pad_tokens(g, c, b);
-    if (b->pixels) {
-        mx_token_kinds kinds = mx_split_tokens(g, b, c->image_token, b->pixels->type.dim[1]);
+    if (b->pixels || b->image) {
+        mx_token_kinds kinds = mx_split_tokens(g, b, c->image_token, mx_pieces_per_row(b));
         if (strcmp(c->text.bidirectional, "vision") == 0)
             b->spans = mx_image_spans(g, b, c->image_token);
-        image = mx_embed(g, features(g, c, b), kinds.image);
+        features = b->pixels ? tower_features(g, c, b) : NULL;
+        mx_image_embed(g, b, &kinds, &features, 1, &image);
         b->tokens = kinds.text;
     }
     mx_scope(g, "language_model");
@@ -197,7 +198,8 @@ static void images(const void *config, mx_image_spec *s)
                          .channels_last = true, .max_grid = c->positions, .token = c->image_token,
                          .tokens = 1, .max_tiles = 1, .bicubic = true, .plain = true,
                          .max_pixels = c->max_tokens * piece * piece, .mark = "<|image|>",
-                         .begin = "<|image>", .piece = "<|image|>", .end = "<image|>"};
+                         .begin = "<|image>", .piece = "<|image|>", .end = "<image|>",
+                         .both_ways = strcmp(c->text.bidirectional, "vision") == 0};
 }
 
 static mx_status finish(void *config, const json_t *json)

@@ -63,7 +63,7 @@ static mx_node *tower(mx_graph *g, const llama4_vision *c, const mx_build *b)
     return mx_scope_end(g, x);
 }
 
-static mx_node *features(mx_graph *g, const llama4_vision *c, const mx_build *b)
+static mx_node *tower_features(mx_graph *g, const llama4_vision *c, const mx_build *b)
 {
     mx_node *x = tower(g, c, b);
     x = mx_linear(g, b, x, "multi_modal_projector.linear_1", c->text.d, "embed,mlp", false);
@@ -73,10 +73,11 @@ static mx_node *features(mx_graph *g, const llama4_vision *c, const mx_build *b)
 static mx_head build(mx_graph *g, const void *config, mx_build *b)
 {
     const llama4_vision *c = config;
-    mx_node *tokens = b->tokens, *image = NULL;
-    if (b->pixels) {
+    mx_node *tokens = b->tokens, *image = NULL, *features = NULL;
+    if (b->pixels || b->image) {
         mx_token_kinds kinds = mx_split_tokens(g, b, c->image_token, 0);
-        image = mx_embed(g, features(g, c, b), kinds.image);
+        features = b->pixels ? tower_features(g, c, b) : NULL;
+        mx_image_embed(g, b, &kinds, &features, 1, &image);
         b->tokens = kinds.text;
     }
     mx_scope(g, "language_model");

@@ -59,4 +59,9 @@ int mx_fused_experts(const char *name, const mx_type *type, mx_weight_part *out)
 int mx_separate_experts(const char *name, const mx_type *type, mx_weight_part *out);
 int mx_separate_experts_transposed(const char *name, const mx_type *type, mx_weight_part *out);
 
+/* Of an mx_model with a tensor per expert, whose configuration T begins with an mx_decoder. */
+#define MX_EXPERTS_FAMILY(T, finish_, build_)                                                      \
+    .config_size = sizeof(T), .finish = finish_, .summary = mx_decoder_summary, .build = build_,   \
+    .other_parts = mx_fused_experts, .no_decay = "*norm*,*.bias"
+
 #endif

@@ -101,6 +101,7 @@ typedef struct {
     bool plain;             /* pixels are 0 to 1, else -1 to 1 */
     int64_t min_pixels, max_pixels; /* of a picture in pieces; min 0: as many as the most allow */
     bool places;            /* its tokens have places in time, height and width (mx_build) */
+    bool both_ways;         /* the tokens of an image see each other, those behind them too */
     /* A picture in a prompt is `mark`, which becomes: begin, the rows of its tiles, each tile's
      * pieces followed by `between` or, at the end of its row, `row_end`; whole, the pieces of the
      * whole picture, end. A text without marks gets `alone` before it, the mark if it is NULL. */
@@ -136,6 +137,7 @@ struct mx_model {
     /* What precedes the number of a layer in names, "model.layers.", where checkpoints may have
      * MTP layers behind the last. NULL: none. */
     const char *layer_prefix;
+    bool drafts; /* the first of them can guess tokens in the engine (mx_model_shape.draft) */
     const char *no_decay;      /* patterns of weights without weight decay by default */
     const char *vision;        /* one line on images; NULL: text only */
     const char *tower;         /* patterns of the image encoder's weights; NULL: none */
@@ -175,10 +177,13 @@ typedef struct {
     int64_t batch, seq;
     int64_t images;    /* in the whole batch; 0: text only */
     int64_t images_per_row; /* instead: in each of its rows at most */
+    int64_t image_width; /* instead, over pages: of what a tower has given for a token (mx_build) */
     bool packed;
     bool places;       /* tokens have places (mx_image_spec) */
     bool training;     /* a step that updates weights */
     bool one_path;     /* a token's bits are those of a training step, however it is fed */
+    bool draft;        /* over pages: the first MTP layer alone, as a program that guesses tokens */
+    bool keep_hidden;  /* MX_STEP_NEXT gives the last layer's hidden states, which that reads */
     int64_t mtp_eval;  /* the MTP layer whose acceptance is measured; 0: none */
     double qk_clip;    /* the threshold of QK-clip; 0: none */
     int64_t cache_len; /* 0: no cache */

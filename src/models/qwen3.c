@@ -1,7 +1,7 @@
 /* qwen3.c - Qwen3 dense: Llama's form with a norm on each head of q and k. */
 #include "models/decoder.h"
 
-static mx_status finish(void *config, const json_t *json)
+mx_status mx_qwen3_finish(void *config, const json_t *json)
 {
     mx_decoder *c = config;
     c->qk_norm = true;
@@ -24,7 +24,7 @@ const mx_model mx_model_qwen3 = {
     .model_types = "qwen3",
     .architecture = "Qwen3ForCausalLM",
     .fields = fields,
-    MX_DECODER_FAMILY(finish),
+    MX_DECODER_FAMILY(mx_qwen3_finish),
     .decoder_block = "qwen3",
     .fixed_keys = "use_qk_norm=true",
 };

@@ -55,12 +55,7 @@ const mx_model mx_model_qwen3_moe = {
     .model_types = "qwen3_moe",
     .architecture = "Qwen3MoeForCausalLM",
     .fields = fields,
-    .config_size = sizeof(config),
-    .finish = finish,
-    .summary = mx_decoder_summary,
-    .build = build,
-    .other_parts = mx_fused_experts,
-    .no_decay = "*norm*,*.bias",
+    MX_EXPERTS_FAMILY(config, finish, build),
     .decoder_block = "qwen3_moe",
     .fixed_keys = "use_qk_norm=true",
 };

@@ -155,18 +155,21 @@ static mx_node *tower(mx_graph *g, const mx_qwen3_tower *v, const mx_build *b, m
 mx_head mx_qwen3_vl_build(mx_graph *g, const mx_decoder *c, const mx_qwen3_tower *v, mx_build *b,
                           mx_decoder_block *mlp)
 {
-    mx_node *tokens = b->tokens, *deep[MAX_DEEP];
-    mx_decoder_images images = {.deep = deep, .n_deep = v->deep.n};
+    /* what the first layer gets, and what goes deeper */
+    mx_node *tokens = b->tokens, *features[1 + MAX_DEEP], *embedded[1 + MAX_DEEP];
+    bool has = b->pixels || b->image;
     mx_scope(g, "model");
-    if (b->pixels) {
-        mx_token_kinds kinds = mx_split_tokens(g, b, v->image_token, b->pixels->type.dim[1]);
-        images.embedded = mx_embed(g, tower(g, v, b, deep), kinds.image);
-        for (int i = 0; i < v->deep.n; i++)
-            deep[i] = mx_embed(g, deep[i], kinds.image);
+    if (has) {
+        mx_token_kinds kinds = mx_split_tokens(g, b, v->image_token, mx_pieces_per_row(b));
+        if (b->pixels)
+            features[0] = tower(g, v, b, features + 1);
+        mx_image_embed(g, b, &kinds, features, 1 + v->deep.n, embedded);
         b->tokens = kinds.text;
     }
+    mx_decoder_images images = {
+        .embedded = has ? embedded[0] : NULL, .deep = embedded + 1, .n_deep = v->deep.n};
     mx_scope(g, "language_model");
-    mx_node *x = mx_decoder_layers(g, c, b, mlp, b->pixels ? &images : NULL);
+    mx_node *x = mx_decoder_layers(g, c, b, mlp, has ? &images : NULL);
     mx_scope_end(g, mx_scope_end(g, x));
     b->tokens = tokens;
     return (mx_head){.hidden = x,
@@ -242,16 +245,6 @@ typedef struct {
     mx_qwen3_tower tower;
 } qwen3_vl;
 
-static mx_status finish_text(void *config, const json_t *json)
-{
-    mx_decoder *c = config;
-    c->qk_norm = true;
-    c->out_bias = c->qkv_bias;
-    if (!c->head_dim)
-        c->head_dim = 128; /* the family's own default, whatever d / heads is */
-    return mx_decoder_finish(config, json);
-}
-
 static const mx_cfg_field text_fields[] = {
     MX_CFG_SIZES_OR(mx_decoder, 151936, 4096, 22016, 32, 32),
     MX_CFG_DECODER_REST(mx_decoder, 500000),
@@ -261,7 +254,7 @@ static const mx_cfg_field text_fields[] = {
 
 static const mx_model language = {
     .name = "qwen3_vl", .fields = text_fields, .config_size = sizeof(mx_decoder),
-    .finish = finish_text, .summary = mx_decoder_summary,
+    .finish = mx_qwen3_finish, .summary = mx_decoder_summary,
 };
 
 static mx_head build(mx_graph *g, const void *config, mx_build *b)

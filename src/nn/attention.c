@@ -175,7 +175,10 @@ mx_node *mx_attend_paged(mx_graph *g, const mx_build *b, mx_node *q, mx_kv kv, i
         mx_graph_fail(g, "%s attends to what comes later; that does not go with pages", g->scope);
     mx_paged_extra e = {
         .positions = b->positions, .sinks = sinks,
-        .row = mx_page_rows(g, b), .table = page_table(g, b)};
+        .row = mx_page_rows(g, b), .table = page_table(g, b), .until = b->spans};
+    if (b->spans && a.chunk)
+        mx_graph_fail(g, "%s: images that see themselves both ways do not go with chunks in pages",
+                      g->scope);
     return mx_paged_attention(g, q, kv.k, kv.v, p, e);
 }
 

@@ -31,6 +31,11 @@ static mx_node *for_patches(mx_graph *g, mx_node *x, int64_t side, double dx, do
     return mx_reshape(g, x, MX_SHAPE(B, n * area, 1));
 }
 
+int64_t mx_pieces_per_row(const mx_build *b)
+{
+    return b->pixels ? b->pixels->type.dim[1] : 0;
+}
+
 mx_pieces mx_open_pieces(mx_graph *g, const mx_build *b, int64_t side)
 {
     mx_node *all = b->pixels;

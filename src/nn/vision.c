@@ -138,6 +138,8 @@ static mx_node *count_images(mx_graph *g, const mx_build *b, mx_node *image, int
 mx_token_kinds mx_split_tokens(mx_graph *g, const mx_build *b, int64_t image_token,
                                int64_t per_row)
 {
+    if (b->image)
+        return (mx_token_kinds){.text = b->tokens};
     mx_node *image = is_image(g, b, image_token);
     mx_node *place = mx_mul(g, count_images(g, b, image, per_row), image);
     place = mx_affine(g, place, 1, -1);
@@ -146,8 +148,25 @@ mx_token_kinds mx_split_tokens(mx_graph *g, const mx_build *b, int64_t image_tok
     return (mx_token_kinds){mx_cast(g, text, MX_I32), mx_cast(g, place, MX_I32)};
 }
 
+void mx_image_embed(mx_graph *g, mx_build *b, const mx_token_kinds *kinds,
+                    mx_node *const *features, int n, mx_node **out)
+{
+    if (!b->image) {
+        b->features = n == 1 ? features[0] : mx_concat(g, n, features, 1);
+        for (int i = 0; i < n; i++)
+            out[i] = mx_embed(g, features[i], kinds->image);
+        return;
+    }
+    int64_t d = b->image->type.dim[2] / n;
+    mx_node *all = mx_cast(g, b->image, b->cache_dtype);
+    for (int i = 0; i < n; i++)
+        out[i] = mx_slice(g, all, 2, i * d, d);
+}
+
 mx_node *mx_image_spans(mx_graph *g, const mx_build *b, int64_t image_token)
 {
+    if (b->image)
+        return mx_input(g, "image_until", MX_SHAPE(b->batch, b->seq), MX_I32);
     mx_node *image = is_image(g, b, image_token);
     mx_node *before = mx_pad(g, mx_slice(g, image, 1, 0, b->seq - 1), 1, 1, 0);
     mx_node *first = mx_mul(g, image, mx_affine(g, before, -1, 1));

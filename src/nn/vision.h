@@ -53,6 +53,8 @@ typedef struct {
     mx_node *width, *height; /* (B, P, 1): of that image */
     mx_node *images;         /* (B, P) int32: the number of that image, from 1; 0: none */
 } mx_pieces;
+/* Of b->pixels, in each row of the batch; 0 where there are none. */
+int64_t mx_pieces_per_row(const mx_build *b);
 mx_pieces mx_open_pieces(mx_graph *g, const mx_build *b, int64_t side);
 /* Patches of one image see each other: q (B, P, H, D), k and v (B, P, K, D) -> (B, P, H D). */
 mx_node *mx_piece_attention(mx_graph *g, const mx_pieces *p, mx_node *q, mx_node *k, mx_node *v,
@@ -71,7 +73,13 @@ typedef struct {
 /* Features are in order over the whole batch, or `per_row` (if not 0) for each of its rows. */
 mx_token_kinds mx_split_tokens(mx_graph *g, const mx_build *b, int64_t image_token,
                                int64_t per_row);
-/* The number, from 1, of the run of image tokens that a token lies in, else 0: (B, S) int32. */
+/* What images bring to the tokens, (B, S, d) each and 0 where a token is text: n of such, from the
+ * tower's features, (rows, d) each, or from b->image where these were computed before (features is
+ * NULL then). Sets b->features. */
+void mx_image_embed(mx_graph *g, mx_build *b, const mx_token_kinds *kinds,
+                    mx_node *const *features, int n, mx_node **out);
+/* The number, from 1, of the run of image tokens that a token lies in, else 0: (B, S) int32. Over
+ * pages: the last position of that run, or the token's own. */
 mx_node *mx_image_spans(mx_graph *g, const mx_build *b, int64_t image_token);
 
 mx_status mx_check_vit(const mx_vit *c) MX_MUST_USE;

@@ -1,14 +1,17 @@
 /* accumulate.c - sum <- sum + g (or <- g on the first microbatch), in place. `first` is a scalar
  * float32 input: not 0 starts a new sum, so nothing has to be zeroed between steps. */
 #include "ops.h"
+#include "ops/inputs.h"
 #include "ops/load.h"
+
+enum { MX_INPUTS_ACCUMULATE };
 
 enum { RUN = 1024 };
 
 static void accumulate_cpu(const mx_call *c)
 {
-    const mx_tensor *sum = &c->in[0], *g = &c->in[1];
-    bool first = *(const float *)c->in[2].data != 0;
+    const mx_tensor *sum = &c->in[ACCUMULATE_SUM], *g = &c->in[ACCUMULATE_G];
+    bool first = *(const float *)c->in[ACCUMULATE_FIRST].data != 0;
     int64_t n = mx_type_count(&sum->type);
 #pragma omp parallel for schedule(static)
     for (int64_t at = 0; at < n; at += RUN) {
@@ -31,16 +34,16 @@ mx_node *mx_accumulate(mx_graph *g, mx_node *sum, mx_node *x, mx_node *first)
 
 static void infer(mx_graph *g, mx_node *n)
 {
-    if (!mx_shape_equal(&n->in[0]->type, &n->in[1]->type))
+    if (!mx_shape_equal(&n->in[ACCUMULATE_SUM]->type, &n->in[ACCUMULATE_G]->type))
         mx_graph_fail(g, "accumulate: shapes differ");
-    n->type = n->in[0]->type;
+    n->type = n->in[ACCUMULATE_SUM]->type;
 }
 
 const mx_op mx_op_accumulate = {
     .name = "accumulate",
     .doc = "sum <- sum + x, in place",
     .dtypes = MX_REALS,
-    .dtypes_at = {[2] = MX_F32_ONLY},
+    .dtypes_at = {[ACCUMULATE_FIRST] = MX_F32_ONLY},
     .alias = {1},
     .no_cast = true,
     .infer = infer,

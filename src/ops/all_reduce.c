@@ -10,12 +10,6 @@
 
 #include <string.h>
 
-static void infer(mx_graph *g, mx_node *n)
-{
-    (void)g;
-    n->type = n->in[0]->type;
-}
-
 static void all_reduce_cpu(const mx_call *c)
 {
     const mx_collective_attr *a = c->attr;
@@ -59,11 +53,8 @@ const mx_op mx_op_all_reduce = {
     .name = "all_reduce",
     .doc = "the sum over ranks, for all of them",
     .dtypes = MX_NUMBERS,
-    .attr_size = sizeof(mx_collective_attr),
-    .fields = mx_collective_fields,
-    .collective = true,
-    .no_cast = true,
-    .infer = infer,
+    MX_COLLECTIVE_OP,
+    .infer = mx_collective_infer_same,
     .grad = vjp,
     .cost = cost,
     .cpu = all_reduce_cpu,

@@ -6,6 +6,9 @@
  * microbatches of a step have one factor. An empty history gives 0: the tensor's own is to be used.
  */
 #include "ops.h"
+#include "ops/inputs.h"
+
+enum { MX_INPUTS_AMAX_FACTOR };
 
 typedef struct {
     mx_dtype dtype; /* that is quantized to */
@@ -21,8 +24,9 @@ static void infer(mx_graph *g, mx_node *n)
 static void factor_cpu(const mx_call *c)
 {
     const factor_attr *a = c->attr;
-    const float *history = c->in[0].data;
-    int64_t n = mx_type_count(&c->in[0].type), skip = *(const float *)c->in[1].data == 0;
+    const float *history = c->in[AMAX_HISTORY].data;
+    int64_t n = mx_type_count(&c->in[AMAX_HISTORY].type),
+            skip = *(const float *)c->in[AMAX_FIRST].data == 0;
     float most = 0;
     for (int64_t i = skip; i < n - 1 + skip; i++)
         most = history[i] > most ? history[i] : most;

@@ -5,16 +5,19 @@
  * it. An amax that is not finite leaves 0: the step is skipped, and its magnitude says nothing.
  */
 #include "ops.h"
+#include "ops/inputs.h"
 
 #include <math.h>
 #include <string.h>
 
+enum { MX_INPUTS_AMAX_RECORD };
+
 static void record_cpu(const mx_call *c)
 {
-    float *history = c->out[0].data, amax = *(const float *)c->in[1].data;
-    int64_t n = mx_type_count(&c->in[0].type);
+    float *history = c->out[0].data, amax = *(const float *)c->in[RECORD_AMAX].data;
+    int64_t n = mx_type_count(&c->in[RECORD_HISTORY].type);
     amax = isfinite(amax) ? amax : 0;
-    if (*(const float *)c->in[2].data != 0)
+    if (*(const float *)c->in[RECORD_FIRST].data != 0)
         memmove(history + 1, history, sizeof *history * (size_t)(n - 1));
     else
         amax = history[0] > amax ? history[0] : amax;
@@ -29,7 +32,7 @@ mx_node *mx_amax_record(mx_graph *g, mx_node *history, mx_node *amax, mx_node *f
 static void infer(mx_graph *g, mx_node *n)
 {
     (void)g;
-    n->type = n->in[0]->type;
+    n->type = n->in[RECORD_HISTORY]->type;
 }
 
 #define IN(low, high) {0, {0}, .lo = low, .hi = high, .no_grad = true, .fixed = true}

@@ -17,6 +17,7 @@
 #include <string.h>
 
 /* The backward op has these behind them. */
+enum { Q = MX_ATTN_Q, K = MX_ATTN_K, V = MX_ATTN_V };
 enum { OUT = MX_ATTN_N_IN, LSE, DOUT, DLSE, N_GRAD_IN };
 
 /* The shape and mask of a node, from its types alone or, at run time, with the mask's data. */
@@ -32,7 +33,7 @@ static mx_attn describe(const mx_attention_attr *a, const mx_type *q, const mx_t
 
 static mx_attn bound(const mx_call *c)
 {
-    mx_attn d = describe(c->attr, &c->in[0].type, &c->in[1].type, &c->in[2].type);
+    mx_attn d = describe(c->attr, &c->in[Q].type, &c->in[K].type, &c->in[V].type);
     d.mask.q_pos = c->in[MX_ATTN_Q_POS].data;
     d.mask.k_pos = c->in[MX_ATTN_K_POS].data;
     d.mask.q_seg = c->in[MX_ATTN_Q_SEG].data;
@@ -43,24 +44,24 @@ static mx_attn bound(const mx_call *c)
     d.mask.n_selected = c->in[MX_ATTN_SELECTED].data ? c->in[MX_ATTN_SELECTED].type.dim[2] : 0;
     d.sinks = c->in[MX_ATTN_SINKS].data;
     /* The graph may be built with a bfloat16 cache beside float32 queries; by now it must agree. */
-    MX_ASSERT(c->in[0].type.dtype == c->in[1].type.dtype &&
-              c->in[0].type.dtype == c->in[2].type.dtype, "q is %s, k %s, v %s",
-              mx_dtype_name(c->in[0].type.dtype), mx_dtype_name(c->in[1].type.dtype),
-              mx_dtype_name(c->in[2].type.dtype));
+    MX_ASSERT(c->in[Q].type.dtype == c->in[K].type.dtype &&
+              c->in[Q].type.dtype == c->in[V].type.dtype, "q is %s, k %s, v %s",
+              mx_dtype_name(c->in[Q].type.dtype), mx_dtype_name(c->in[K].type.dtype),
+              mx_dtype_name(c->in[V].type.dtype));
     return d;
 }
 
 static void forward(const mx_call *c)
 {
     mx_attn d = bound(c);
-    mx_attn_forward(&d, &(mx_attn_forward_args){c->in[0].data, c->in[1].data, c->in[2].data,
+    mx_attn_forward(&d, &(mx_attn_forward_args){c->in[Q].data, c->in[K].data, c->in[V].data,
                                                 c->out[0].data, c->out[1].data}, c->work);
 }
 
 static void backward(const mx_call *c)
 {
     mx_attn d = bound(c);
-    mx_attn_backward_args p = {.q = c->in[0].data, .k = c->in[1].data, .v = c->in[2].data,
+    mx_attn_backward_args p = {.q = c->in[Q].data, .k = c->in[K].data, .v = c->in[V].data,
                                .out = c->in[OUT].data, .lse = c->in[LSE].data,
                                .dout = c->in[DOUT].data, .dlse = c->in[DLSE].data,
                                .dq = c->out[0].data,
@@ -73,7 +74,7 @@ static void backward(const mx_call *c)
 static mx_attn planned(const mx_node *n, int n_threads)
 {
     static const int32_t there[1] = {0};
-    mx_attn d = describe(n->attr, &n->in[0]->type, &n->in[1]->type, &n->in[2]->type);
+    mx_attn d = describe(n->attr, &n->in[Q]->type, &n->in[K]->type, &n->in[V]->type);
     d.threads = n_threads;
     d.mask.q_pos = n->in[MX_ATTN_Q_POS] ? there : NULL;
     d.mask.k_pos = n->in[MX_ATTN_K_POS] ? there : NULL;
@@ -109,9 +110,9 @@ enum { CUDNN_BYTES = 32 << 20 };
  * needs; cuDNN is taken where what it asks for is no more. */
 static size_t gpu_work(const mx_node *n, size_t most, bool back)
 {
-    const mx_type *q = &n->in[0]->type, *k = &n->in[1]->type;
+    const mx_type *q = &n->in[Q]->type, *k = &n->in[K]->type;
     int64_t B = q->dim[0], S = q->dim[1], T = k->dim[1], H = q->dim[2], D = q->dim[3];
-    int64_t E = n->in[2]->type.dim[3];
+    int64_t E = n->in[V]->type.dim[3];
     size_t rows = back ? mx_gpu_aligned_bytes(B * H * S, sizeof(float)) : 0, work = rows;
     size_t tables = n->in[MX_ATTN_Q_SEG] ? mx_gpu_segments_bytes(B, S, T) : 0;
     bool lists = n->in[MX_ATTN_SELECTED] != NULL;
@@ -145,7 +146,7 @@ static size_t backward_gpu_work(const mx_node *n, size_t most)
 
 static void infer(mx_graph *g, mx_node *n)
 {
-    const mx_type *q = &n->in[0]->type, *k = &n->in[1]->type, *v = &n->in[2]->type;
+    const mx_type *q = &n->in[Q]->type, *k = &n->in[K]->type, *v = &n->in[V]->type;
     if (q->ndim != 4 || k->ndim != 4 || v->ndim != 4 || q->dim[3] != k->dim[3] ||
         k->dim[1] != v->dim[1] || k->dim[2] != v->dim[2] || q->dim[0] != k->dim[0] ||
         k->dim[2] == 0 || q->dim[2] % k->dim[2] != 0) {
@@ -158,7 +159,7 @@ static void infer(mx_graph *g, mx_node *n)
         return;
     }
     if (g->one_path)
-        ((mx_attention_attr *)n->attr)->one_path = true;
+        ((mx_attention_attr *)mx_attr_edit(n))->one_path = true;
     n->type = *q;
     n->type.dim[3] = v->dim[3];
     n->more[0] = mx_type_of(q->dtype == MX_F64 ? MX_F64 : MX_F32,
@@ -169,7 +170,7 @@ static void infer(mx_graph *g, mx_node *n)
 static double pairs(const mx_node *n)
 {
     const mx_attention_attr *a = n->attr;
-    double sq = (double)n->in[0]->type.dim[1], sk = (double)n->in[1]->type.dim[1], p = sq * sk;
+    double sq = (double)n->in[Q]->type.dim[1], sk = (double)n->in[K]->type.dim[1], p = sq * sk;
     bool by_index = !n->in[MX_ATTN_K_POS];
     if (a->causal && by_index && sq == sk)
         p = sq * (sq + 1) / 2;
@@ -178,12 +179,12 @@ static double pairs(const mx_node *n)
         p = p < sq * span ? p : sq * span;
     if (n->in[MX_ATTN_SELECTED])
         p = fmin(p, sq * (double)n->in[MX_ATTN_SELECTED]->type.dim[2]);
-    return p * (double)(n->in[0]->type.dim[0] * n->in[0]->type.dim[2]);
+    return p * (double)(n->in[Q]->type.dim[0] * n->in[Q]->type.dim[2]);
 }
 
 static mx_cost cost(const mx_node *n)
 {
-    double d = (double)n->in[0]->type.dim[3], e = (double)n->in[2]->type.dim[3];
+    double d = (double)n->in[Q]->type.dim[3], e = (double)n->in[V]->type.dim[3];
     return (mx_cost){.flops = 2 * pairs(n) * (d + e)};
 }
 
@@ -191,16 +192,16 @@ static mx_cost cost(const mx_node *n)
  * recomputation. */
 static mx_cost grad_cost(const mx_node *n)
 {
-    double d = (double)n->in[0]->type.dim[3], e = (double)n->in[2]->type.dim[3];
+    double d = (double)n->in[Q]->type.dim[3], e = (double)n->in[V]->type.dim[3];
     return (mx_cost){.flops = 4 * pairs(n) * (d + e)};
 }
 
 static void grad_infer(mx_graph *g, mx_node *n)
 {
     (void)g;
-    n->type = n->in[0]->type;
-    n->more[0] = n->in[1]->type;
-    n->more[1] = n->in[2]->type;
+    n->type = n->in[Q]->type;
+    n->more[0] = n->in[K]->type;
+    n->more[1] = n->in[V]->type;
     n->more[2] = n->in[MX_ATTN_SINKS] ? n->in[MX_ATTN_SINKS]->type : mx_type_of(MX_F32, MX_SCALAR);
 }
 

@@ -35,7 +35,7 @@ static bool heads_fit(const mx_node *n, int64_t pieces)
     return h % pieces == 0 && (k % pieces == 0 || pieces % k == 0);
 }
 
-static bool takes_turns(const mx_node *n, const mx_partition_call *p, const mx_cut *length)
+static bool is_ring(const mx_node *n, const mx_partition_call *p, const mx_cut *length)
 {
     return p->context == MX_CONTEXT_RING && length->n == 1 && !n->in[MX_ATTN_SELECTED] &&
            length->axes[0] == 1u << MX_AXIS_CONTEXT;
@@ -65,7 +65,7 @@ void mx_attention_place(const mx_node *n, mx_partition_call *p)
             continue;
         }
         p->in[i].dim[0] = n->in[i]->type.dim[0] == 1 ? (mx_cut){0} : batch;
-        if (of_query(i) || takes_turns(n, p, &length))
+        if (of_query(i) || is_ring(n, p, &length))
             p->in[i].dim[1] = length;
         if (i <= MX_ATTN_V)
             p->in[i].dim[2] = i == MX_ATTN_Q ? heads : keys;
@@ -331,19 +331,19 @@ mx_node *mx_attention_local(mx_graph *g, const mx_node *n, mx_node *const *in, m
     const mx_cut *length = &p->out[0].dim[1];
     memcpy(now, in, sizeof now);
     take_heads(g, n, now, p);
-    bool turns = length->n && takes_turns(n, p, length);
+    bool rings = length->n && is_ring(n, p, length);
     bool order = length->n && only_order_counts(n, in);
-    if (turns && order && has_use_for_all(n, length))
+    if (rings && order && has_use_for_all(n, length))
         return ring_by_order(g, n, now, p);
-    if (!turns && order && is_by_context(length) && !in[MX_ATTN_SELECTED] &&
+    if (!rings && order && is_by_context(length) && !in[MX_ATTN_SELECTED] &&
         ((const mx_attention_attr *)n->attr)->causal)
         return by_chunks(g, n, now, p);
     if (length->n && !in[MX_ATTN_Q_POS]) {
         mx_shape q = MX_SHAPE(now[MX_ATTN_Q]->type.dim[0], now[MX_ATTN_Q]->type.dim[1]);
         mx_shape k = MX_SHAPE(now[MX_ATTN_K]->type.dim[0], now[MX_ATTN_K]->type.dim[1]);
         now[MX_ATTN_Q_POS] = mx_attention_places(g, p, p->rank, length, q);
-        if (!turns)
+        if (!rings)
             now[MX_ATTN_K_POS] = mx_attention_places(g, p, p->rank, &(mx_cut){0}, k);
     }
-    return turns ? ring(g, n, now, p) : mx_apply(g, n->op, n->attr, MX_ATTN_N_IN, now);
+    return rings ? ring(g, n, now, p) : mx_apply(g, n->op, n->attr, MX_ATTN_N_IN, now);
 }

@@ -2,7 +2,7 @@
  *
  *     blend        x (*, n, d)   w (*, n, m)  ->  (*, m, d):   y[k] = sum_j w[j][k] x[j]
  *     stream_dots  x (*, n, d)   y (*, m, d)  ->  (*, n, m):   z[j][k] = x[j] . y[k]
- * Products of tiny matrices, one for each token: as GEMMs they would be padded to tiles many times
+ * Matmuls of tiny matrices, one for each token: as GEMMs they would be padded to tiles many times
  * their size, while memory is all that they need. Each is the other's gradient. n and m are at most
  * 8; w is float32, whatever the streams are.
  */
@@ -191,7 +191,7 @@ const mx_op mx_op_blend = {
 
 const mx_op mx_op_stream_dots = {
     .name = "stream_dots",
-    .doc = "products of each stream with each, token by token",
+    .doc = "dot products of each stream with each, token by token",
     .dtypes = MX_REALS,
     .dims = "*!j!d,*!k!d->*!j!k",
     .keep_f32 = true,

@@ -9,20 +9,23 @@
  */
 #include "ops.h"
 #include "ops/copy.h"
+#include "ops/inputs.h"
 #include "ops/load.h"
+
+enum { MX_INPUTS_CACHE_WRITE };
 
 static const char *notation(const mx_node *n)
 {
     static const char *const dims[] = {"b!s,b!t,b!t->b!s", "b!sd,b!td,b!t->b!sd",
                                        "b!shd,b!thd,b!t->b!shd", "b!scde,b!tcde,b!t->b!scde"};
-    int nd = n->in[0]->type.ndim;
+    int nd = n->in[CACHE_OLD]->type.ndim;
     return dims[nd < 2 ? 0 : nd > 5 ? 3 : nd - 2];
 }
 
 static void cache_write_cpu(const mx_call *c)
 {
-    const mx_tensor *fresh = &c->in[1], *cache = &c->out[0];
-    const int32_t *slot = c->in[2].data;
+    const mx_tensor *fresh = &c->in[CACHE_NEW], *cache = &c->out[0];
+    const int32_t *slot = c->in[CACHE_SLOTS].data;
     int64_t B = cache->type.dim[0], S = cache->type.dim[1], T = fresh->type.dim[1];
     int64_t entry = 1;
     for (int i = 2; i < cache->type.ndim; i++)
@@ -44,14 +47,14 @@ mx_node *mx_cache_write(mx_graph *g, mx_node *cache, mx_node *fresh, mx_node *sl
 
 static mx_cost cost(const mx_node *n)
 {
-    return (mx_cost){0, 2 * (double)mx_type_bytes(&n->in[1]->type)};
+    return (mx_cost){0, 2 * (double)mx_type_bytes(&n->in[CACHE_NEW]->type)};
 }
 
 const mx_op mx_op_cache_write = {
     .name = "cache_write",
     .doc = "new entries into a decode cache, in place",
     .dtypes = MX_ANY_DTYPE,
-    .dtypes_at = {[2] = MX_INDICES},
+    .dtypes_at = {[CACHE_SLOTS] = MX_INDICES},
     .notation = notation,
     .alias = {1},
     .no_cast = true,

@@ -11,8 +11,28 @@ const mx_attr_field mx_collective_fields[] = {
     MX_FIELD(mx_collective_attr, MX_ATTR_INT, to),
     MX_FIELD(mx_collective_attr, MX_ATTR_BOOL, varying),
     MX_FIELD(mx_collective_attr, MX_ATTR_BOOL, beside),
+    MX_FIELD(mx_collective_attr, MX_ATTR_INT, turn),
     {0},
 };
+
+void mx_collective_infer_same(mx_graph *g, mx_node *n)
+{
+    (void)g;
+    n->type = n->in[0]->type;
+}
+
+void mx_collective_infer_piece(mx_graph *g, mx_node *n)
+{
+    const mx_collective_attr *a = n->attr;
+    n->type = n->in[0]->type;
+    int64_t d = mx_dim_index(g, n->op->name, n->in[0], a->dim);
+    if (g->error)
+        return;
+    if (n->type.dim[d] % a->size)
+        mx_graph_fail_inputs(g, n, "dim %lld does not divide by the %lld ranks of the group",
+                             (long long)d, (long long)a->size);
+    n->type.dim[d] /= a->size;
+}
 
 bool mx_collective_is_beside(const mx_node *n)
 {

@@ -18,10 +18,18 @@ typedef struct {
     int64_t to;          /* all_to_all: the dim that is cut instead. ring_shift: places to go */
     bool varying;        /* ranks do different work with the result: see all_gather.c */
     bool beside;         /* other nodes go on, up to a wait: see compile/mesh/overlap.c */
+    int64_t turn;        /* its place among the program's collectives, on every rank; 0: any */
 } mx_collective_attr;
 
 /* Fields for printing. */
 extern const mx_attr_field mx_collective_fields[];
+/* What every op with these attributes has, and every collective. */
+#define MX_COLLECTIVE_ATTR                                                                         \
+    .attr_size = sizeof(mx_collective_attr), .fields = mx_collective_fields, .no_cast = true
+#define MX_COLLECTIVE_OP MX_COLLECTIVE_ATTR, .collective = true
+/* The result has the input's type; or it is a piece of dim `dim`, one for each rank. */
+void mx_collective_infer_same(mx_graph *g, mx_node *n);
+void mx_collective_infer_piece(mx_graph *g, mx_node *n);
 
 /* Pieces of dim d of a tensor: (outer, size * run bytes) as [size][outer][run] and back. */
 void mx_pieces_pack(void *pieces, const void *whole, const mx_type *piece, int d, int64_t size);

@@ -201,7 +201,7 @@ static size_t gpu_work_bytes(const mx_node *n, size_t most)
     return mx_gpu_delta_forward_bytes(&d, n->in[STATE] != NULL);
 }
 
-/* Per token and head: read, correct and read the memory; inside a chunk two products with it. */
+/* Per token and head: read, correct and read the memory; inside a chunk two matmuls with it. */
 static mx_cost cost(const mx_node *n)
 {
     const mx_type *q = &n->in[Q]->type, *v = &n->in[V]->type;
@@ -269,7 +269,7 @@ static void grad_infer(mx_graph *g, mx_node *n)
 static mx_cost grad_cost(const mx_node *n)
 {
     mx_cost c = cost(n);
-    c.flops *= 3; /* the forward pass again, and two products for each of its own */
+    c.flops *= 3; /* the forward pass again, and two matmuls for each of its own */
     return c;
 }
 
@@ -313,7 +313,7 @@ const mx_op mx_op_delta_rule = {
     .name = "delta_rule",
     .doc = "gated delta rule: linear attention with a corrected memory",
     .dtypes = MX_REALS,
-    .dtypes_at = {[5] = MX_INDICES, [7] = MX_INDICES, [8] = MX_INDICES},
+    .dtypes_at = {[SEGMENTS] = MX_INDICES, [POSITIONS] = MX_INDICES, [ROW] = MX_INDICES},
     .notation = notation,
     .attr_size = sizeof(delta_attr),
     .fields = fields,
@@ -350,7 +350,7 @@ const mx_op mx_op_delta_rule_grad = {
     .name = "delta_rule_grad",
     .doc = "gradients of delta_rule: of q, k, v, g and beta",
     .dtypes = MX_REALS,
-    .dtypes_at = {[5] = MX_INDICES},
+    .dtypes_at = {[SEGMENTS] = MX_INDICES},
     .attr_size = sizeof(delta_attr),
     .fields = fields,
     .n_out = 5,

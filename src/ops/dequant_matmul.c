@@ -14,10 +14,13 @@
 #include "ops/cpu/dequant.h"
 #include "ops/cpu/gemm.h"
 #include "ops/gpu_work.h"
+#include "ops/inputs.h"
 #include "ops/load.h"
 #include "ops/num.h"
 #include <omp.h>
 #include <string.h>
+
+enum { MX_INPUTS_DEQUANT_MATMUL };
 
 enum { COLUMNS = 512, ROWS = 64, RUN = 256, AT_ONCE = 16 };
 
@@ -39,11 +42,17 @@ static mx_codes_kind kind_of(mx_dtype d)
 
 static job job_of(const mx_call *c)
 {
-    const mx_type *x = &c->in[0].type, *s = &c->in[2].type;
+    const mx_type *x = &c->in[DEQUANT_X].type, *s = &c->in[DEQUANT_SCALE].type;
     int64_t k = x->dim[x->ndim - 1];
-    return (job){.c = c, .m = mx_dims_before(x, x->ndim - 1), .bf16 = x->dtype == MX_BF16,
-                 .w = {.kind = kind_of(c->in[1].type.dtype), .codes = c->in[1].data,
-                       .scale = c->in[2].data, .n = s->dim[0], .k = k, .group = k / s->dim[1]}};
+    return (job){.c = c,
+                 .m = mx_dims_before(x, x->ndim - 1),
+                 .bf16 = x->dtype == MX_BF16,
+                 .w = {.kind = kind_of(c->in[DEQUANT_CODES].type.dtype),
+                       .codes = c->in[DEQUANT_CODES].data,
+                       .scale = c->in[DEQUANT_SCALE].data,
+                       .n = s->dim[0],
+                       .k = k,
+                       .group = k / s->dim[1]}};
 }
 
 static void few_rows(const job *j)
@@ -53,7 +62,7 @@ static void few_rows(const job *j)
     int64_t m = j->m;
     char *prepared = c->work;
     float *x = (float *)(prepared + mx_dequant_prepared_bytes(m, w->k));
-    mx_load_run_f32(&c->in[0], 0, m * w->k, x);
+    mx_load_run_f32(&c->in[DEQUANT_X], 0, m * w->k, x);
     mx_dequant_prepare(w, x, m, prepared);
 #pragma omp parallel for schedule(static) if (w->n * w->k > 1 << 15)
     for (int64_t from = 0; from < w->n; from += ROWS) {
@@ -91,7 +100,7 @@ static void few_rows_widened(const job *j)
     const mx_call *c = j->c;
     const mx_codes *w = &j->w;
     float *x = c->work, *panels = x + j->m * w->k;
-    mx_load_run_f32(&c->in[0], 0, j->m * w->k, x);
+    mx_load_run_f32(&c->in[DEQUANT_X], 0, j->m * w->k, x);
 #pragma omp parallel for schedule(static) if (w->n * w->k > 1 << 15)
     for (int64_t from = 0; from < w->n; from += AT_ONCE) {
         float y[MX_DEQUANT_MAX_M * AT_ONCE], *wide = panels + omp_get_thread_num() * AT_ONCE * w->k;
@@ -112,9 +121,9 @@ static void some_columns(const job *j, int64_t from, int64_t cols)
     const mx_call *c = j->c;
     bool scaled = j->w.group != j->w.k;
     float *part = c->work, *x = part + j->m * COLUMNS, *wide = x + j->m * j->w.k;
-    const void *a = c->in[0].data;
-    if (!j->bf16 && c->in[0].type.dtype != MX_F32) {
-        mx_load_run_f32(&c->in[0], 0, j->m * j->w.k, x);
+    const void *a = c->in[DEQUANT_X].data;
+    if (!j->bf16 && c->in[DEQUANT_X].type.dtype != MX_F32) {
+        mx_load_run_f32(&c->in[DEQUANT_X], 0, j->m * j->w.k, x);
         a = x;
     }
 #pragma omp parallel for schedule(static) if (cols * j->w.k > 1 << 15)
@@ -148,7 +157,7 @@ static void dequant_cpu(const mx_call *c)
 
 static size_t work_bytes(const mx_node *n, int n_threads)
 {
-    const mx_type *x = &n->in[0]->type;
+    const mx_type *x = &n->in[DEQUANT_X]->type;
     int64_t k = x->dim[x->ndim - 1], m = mx_dims_before(x, x->ndim - 1);
     if (m > MX_DEQUANT_MAX_M)
         return sizeof(float) * (size_t)(m * COLUMNS + COLUMNS * k + m * k);
@@ -160,13 +169,14 @@ static size_t work_bytes(const mx_node *n, int n_threads)
 static size_t gpu_work_bytes(const mx_node *n, size_t most)
 {
     (void)most;
-    const mx_type *x = &n->in[0]->type;
-    return mx_gpu_dequant_bytes(n->in[2]->type.dim[0], x->dim[x->ndim - 1]);
+    const mx_type *x = &n->in[DEQUANT_X]->type;
+    return mx_gpu_dequant_bytes(n->in[DEQUANT_SCALE]->type.dim[0], x->dim[x->ndim - 1]);
 }
 
 static void infer(mx_graph *g, mx_node *n)
 {
-    const mx_type *x = &n->in[0]->type, *w = &n->in[1]->type, *s = &n->in[2]->type;
+    const mx_type *x = &n->in[DEQUANT_X]->type, *w = &n->in[DEQUANT_CODES]->type,
+                  *s = &n->in[DEQUANT_SCALE]->type;
     int64_t k = x->ndim ? x->dim[x->ndim - 1] : 0, a_byte = w->dtype == MX_U8 ? 2 : 1;
     if (w->ndim != 2 || x->ndim < 1 || k != a_byte * w->dim[1] || s->ndim != 2 ||
         s->dim[0] != w->dim[0] || s->dim[1] < 1 || k % s->dim[1] ||
@@ -182,10 +192,10 @@ static void infer(mx_graph *g, mx_node *n)
 
 static mx_cost cost(const mx_node *n)
 {
-    return (mx_cost){.flops = 2.0 * (double)mx_type_count(&n->in[0]->type) *
-                              (double)n->in[1]->type.dim[0],
-                     .bytes = (double)mx_type_bytes(&n->in[1]->type) +
-                              (double)mx_type_bytes(&n->in[2]->type)};
+    return (mx_cost){.flops = 2.0 * (double)mx_type_count(&n->in[DEQUANT_X]->type) *
+                              (double)n->in[DEQUANT_CODES]->type.dim[0],
+                     .bytes = (double)mx_type_bytes(&n->in[DEQUANT_CODES]->type) +
+                              (double)mx_type_bytes(&n->in[DEQUANT_SCALE]->type)};
 }
 
 mx_node *mx_dequant_matmul(mx_graph *g, mx_node *x, mx_node *w, mx_node *scale, bool wide)
@@ -202,7 +212,8 @@ const mx_op mx_op_dequant_matmul = {
     .name = "dequant_matmul",
     .doc = "matmul with a weight of 8 or 4 bits and scales",
     .dtypes = MX_REALS,
-    .dtypes_at = {[1] = 1u << MX_I8 | 1u << MX_U8 | 1u << MX_F8_E4M3, [2] = MX_F32_ONLY},
+    .dtypes_at = {[DEQUANT_CODES] = 1u << MX_I8 | 1u << MX_U8 | 1u << MX_F8_E4M3,
+                  [DEQUANT_SCALE] = MX_F32_ONLY},
     .attr_size = sizeof(dequant_attr),
     .fields = (const mx_attr_field[]){MX_QUIET_FIELD(dequant_attr, MX_ATTR_BOOL, wide), {0}},
     .no_cast = true,

@@ -11,7 +11,10 @@
 #include "ops/copy.h"
 #include "ops/cpu/dequant.h"
 #include "ops/cpu/nf4.h"
+#include "ops/inputs.h"
 #include "ops/load.h"
+
+enum { MX_INPUTS_DEQUANTIZE };
 
 typedef struct {
     mx_dtype dtype;
@@ -23,8 +26,9 @@ static void rows_cpu(const mx_call *c)
 {
     const mx_type *t = &c->out[0].type;
     int64_t k = t->dim[t->ndim - 1], rows = mx_dims_before(t, t->ndim - 1);
-    mx_codes w = {.kind = c->in[0].type.dtype == MX_I8 ? MX_CODES_INT8 : MX_CODES_FP8,
-                  .codes = c->in[0].data, .scale = c->in[1].data, .n = rows, .k = k, .group = k};
+    mx_codes w = {.kind = c->in[CODES].type.dtype == MX_I8 ? MX_CODES_INT8 : MX_CODES_FP8,
+                  .codes = c->in[CODES].data, .scale = c->in[CODES_SCALE].data, .n = rows, .k = k,
+                  .group = k};
     enum { PIECE = 1024 };
 #pragma omp parallel for schedule(static) if (rows * k > 1 << 15)
     for (int64_t r = 0; r < rows; r++)
@@ -43,13 +47,15 @@ static void rows_cpu(const mx_call *c)
 static void nf4_cpu(const mx_call *c)
 {
     const mx_tensor *in = c->in;
-    bool nested = in[1].type.dtype == MX_U8;
-    mx_nf4 w = {.codes = in[0].data, .n = mx_type_count(&c->out[0].type),
-                .absmax = nested ? NULL : in[1].data, .absmax_codes = in[1].data};
+    bool nested = in[CODES_SCALE].type.dtype == MX_U8;
+    mx_nf4 w = {.codes = in[CODES].data,
+                .n = mx_type_count(&c->out[0].type),
+                .absmax = nested ? NULL : in[CODES_SCALE].data,
+                .absmax_codes = in[CODES_SCALE].data};
     if (nested) {
-        w.nested = in[2].data;
-        w.offset = *(const float *)in[3].data;
-        w.map = in[4].data;
+        w.nested = in[CODES_NESTED].data;
+        w.offset = *(const float *)in[CODES_OFFSET].data;
+        w.map = in[CODES_MAP].data;
     }
     int64_t blocks = mx_nf4_blocks(w.n);
 #pragma omp parallel for schedule(static) if (w.n > 1 << 15)
@@ -64,29 +70,29 @@ static void nf4_cpu(const mx_call *c)
 
 static void dequantize_cpu(const mx_call *c)
 {
-    (c->in[0].type.dtype == MX_U8 ? nf4_cpu : rows_cpu)(c);
+    (c->in[CODES].type.dtype == MX_U8 ? nf4_cpu : rows_cpu)(c);
 }
 
 /* Do the scales fit a weight of this type? */
 static bool fits(const mx_node *n, const mx_type *w)
 {
-    const mx_type *s = &n->in[1]->type;
+    const mx_type *s = &n->in[CODES_SCALE]->type;
     int64_t blocks = mx_nf4_blocks(mx_type_count(w));
-    if (n->in[0]->type.dtype != MX_U8)
+    if (n->in[CODES]->type.dtype != MX_U8)
         return n->n_in == 2 && s->dtype == MX_F32 &&
                mx_type_count(s) == mx_dims_before(w, w->ndim - 1);
     if (mx_type_count(s) != blocks || n->n_in != (s->dtype == MX_U8 ? 5 : 2))
         return false;
-    return n->n_in == 2 || (mx_type_count(&n->in[2]->type) == mx_nf4_nests(blocks) &&
-                            mx_type_count(&n->in[3]->type) == 1 &&
-                            mx_type_count(&n->in[4]->type) == MX_NF4_CODES);
+    return n->n_in == 2 || (mx_type_count(&n->in[CODES_NESTED]->type) == mx_nf4_nests(blocks) &&
+                            mx_type_count(&n->in[CODES_OFFSET]->type) == 1 &&
+                            mx_type_count(&n->in[CODES_MAP]->type) == MX_NF4_CODES);
 }
 
 static void infer(mx_graph *g, mx_node *n)
 {
-    mx_type w = n->in[0]->type;
+    mx_type w = n->in[CODES]->type;
     w.dtype = ((const dequantize_attr *)n->attr)->dtype;
-    if (w.ndim && n->in[0]->type.dtype == MX_U8)
+    if (w.ndim && n->in[CODES]->type.dtype == MX_U8)
         w.dim[w.ndim - 1] *= 2;
     if (w.ndim < 1 || !fits(n, &w))
         mx_graph_fail_inputs(g, n, "expected codes (*, k) with a scale a row, or NF4 (*, k / 2) "
@@ -96,8 +102,8 @@ static void infer(mx_graph *g, mx_node *n)
 
 static mx_cost cost(const mx_node *n)
 {
-    return (mx_cost){.bytes = (double)mx_type_bytes(&n->in[0]->type) +
-                              (double)mx_type_bytes(&n->in[1]->type) +
+    return (mx_cost){.bytes = (double)mx_type_bytes(&n->in[CODES]->type) +
+                              (double)mx_type_bytes(&n->in[CODES_SCALE]->type) +
                               (double)mx_type_bytes(&n->type)};
 }
 

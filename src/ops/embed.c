@@ -9,9 +9,12 @@
 #include "ops.h"
 #include "ops/copy.h"
 #include "ops/grouped.h"
+#include "ops/inputs.h"
 #include "ops/panels.h"
 
 #include <string.h>
+
+enum { MX_INPUTS_EMBED };
 
 enum { WORTH = 1 << 16 };
 
@@ -28,17 +31,17 @@ static void copy_row(const mx_panels *p, const mx_tensor *table, int64_t row, ch
 static void embed_cpu(const mx_call *c)
 {
     const mx_panels *p = c->attr;
-    const mx_type *table = &c->in[0].type;
-    const int32_t *id = c->in[1].data;
-    int64_t n = mx_type_count(&c->in[1].type), rows = table->dim[0];
+    const mx_type *table = &c->in[EMBED_TABLE].type;
+    const int32_t *id = c->in[EMBED_IDS].data;
+    int64_t n = mx_type_count(&c->in[EMBED_IDS].type), rows = table->dim[0];
     size_t row = mx_dims_after_bytes(table, 0);
 #pragma omp parallel for schedule(static) if ((size_t)n * row > WORTH)
     for (int64_t i = 0; i < n; i++) {
         char *out = (char *)c->out[0].data + (size_t)i * row;
         if (id[i] >= 0 && id[i] < rows && p->cols)
-            copy_row(p, &c->in[0], id[i], out);
+            copy_row(p, &c->in[EMBED_TABLE], id[i], out);
         else if (id[i] >= 0 && id[i] < rows)
-            memcpy(out, (const char *)c->in[0].data + (size_t)id[i] * row, row);
+            memcpy(out, (const char *)c->in[EMBED_TABLE].data + (size_t)id[i] * row, row);
         else
             memset(out, 0, row);
     }
@@ -51,15 +54,15 @@ mx_node *mx_embed(mx_graph *g, mx_node *table, mx_node *ids)
 
 static void embed_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
 {
-    din[0] = mx_embed_grad(g, n->in[1], dout[0], n->in[0]->type.dim[0]);
+    din[EMBED_TABLE] = mx_embed_grad(g, n->in[EMBED_IDS], dout[0], n->in[EMBED_TABLE]->type.dim[0]);
 }
 
 /* A row for each expert, and the experts of sorted rows: these go to their experts' ranks, as they
- * do for the experts' products. */
+ * do for the experts' GEMMs. */
 static bool place_experts(const mx_node *n, mx_partition_call *p)
 {
     mx_cut experts = p->have[0].dim[0];
-    if (n->in[1]->type.ndim != 1 || !p->have[1].dim[0].sorted_by)
+    if (n->in[EMBED_IDS]->type.ndim != 1 || !p->have[1].dim[0].sorted_by)
         return false;
     mx_cut rows = mx_grouped_rows(p, &p->have[1].dim[0], &experts);
     mx_cut width = mx_cut_without(&p->have[0].dim[1], mx_cut_axes(&rows));
@@ -75,7 +78,7 @@ static bool place_experts(const mx_node *n, mx_partition_call *p)
  * give zeros, so the result is a partial sum. */
 static void place(const mx_node *n, mx_partition_call *p)
 {
-    int ids = n->in[1]->type.ndim;
+    int ids = n->in[EMBED_IDS]->type.ndim;
     if (place_experts(n, p))
         return;
     p->in[1] = p->have[1];
@@ -96,16 +99,16 @@ static mx_node *local(mx_graph *g, const mx_node *n, mx_node *const *in, mx_part
 {
     const mx_cut *rows = &p->in[0].dim[0];
     if (!rows->n)
-        return mx_embed(g, in[0], in[1]);
-    int64_t first = mx_cut_from(p->mesh, p->rank, rows, n->in[0]->type.dim[0]);
-    return mx_embed(g, in[0], mx_affine(g, in[1], 1, -(double)first));
+        return mx_embed(g, in[EMBED_TABLE], in[EMBED_IDS]);
+    int64_t first = mx_cut_from(p->mesh, p->rank, rows, n->in[EMBED_TABLE]->type.dim[0]);
+    return mx_embed(g, in[EMBED_TABLE], mx_affine(g, in[EMBED_IDS], 1, -(double)first));
 }
 
 const mx_op mx_op_embed = {
     .name = "embed",
     .doc = "rows of a table by number",
     .dtypes = MX_ANY_DTYPE,
-    .dtypes_at = {[1] = MX_INDICES},
+    .dtypes_at = {[EMBED_IDS] = MX_INDICES},
     .attr_size = sizeof(mx_panels),
     .fields = (const mx_attr_field[]){MX_QUIET_FIELD(mx_panels, MX_ATTR_INT32, cols),
                                       MX_QUIET_FIELD(mx_panels, MX_ATTR_INT32, pair), {0}},

@@ -130,7 +130,7 @@ const mx_op mx_op_embed_grad = {
     .name = "embed_grad",
     .doc = "rows added into a table by number",
     .dtypes = MX_REALS,
-    .dtypes_at = {[0] = MX_INDICES},
+    .dtypes_at = {[EMBED_GRAD_IDS] = MX_INDICES},
     .dims = "*,*d,!vd->!vd",
     .notation = notation,
     .alias = {3},

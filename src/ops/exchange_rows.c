@@ -18,8 +18,11 @@
 #include "ops/collective.h"
 #include "ops/copy.h"
 #include "ops/gpu_work.h"
+#include "ops/inputs.h"
 
 #include <string.h>
+
+enum { MX_INPUTS_EXCHANGE_ROWS };
 
 enum { MAX_RANKS = 1024 };
 
@@ -76,10 +79,7 @@ const mx_op mx_op_exchange_plan = {
     .name = "exchange_plan",
     .doc = "how many rows go to each expert from each rank",
     .dtypes = MX_INDICES,
-    .attr_size = sizeof(mx_collective_attr),
-    .fields = mx_collective_fields,
-    .collective = true,
-    .no_cast = true,
+    MX_COLLECTIVE_OP,
     .n_out = 3,
     .infer = infer_plan,
     .cost = plan_cost,
@@ -147,9 +147,9 @@ static bool fits(const mx_call *c, const traffic *t, int64_t room)
 static void exchange_cpu(const mx_call *c)
 {
     const mx_collective_attr *a = c->attr;
-    const int32_t *table = c->in[1].data;
-    int64_t width = c->in[1].type.dim[1], room = c->out[0].type.dim[0];
-    size_t row = mx_dims_after_bytes(&c->in[0].type, 0);
+    const int32_t *table = c->in[EXCHANGE_TABLE].data;
+    int64_t width = c->in[EXCHANGE_TABLE].type.dim[1], room = c->out[0].type.dim[0];
+    size_t row = mx_dims_after_bytes(&c->in[EXCHANGE_X].type, 0);
     char *came = c->work, *out = c->out[0].data;
     traffic t;
     count(c, table, width, row, &t);
@@ -158,10 +158,10 @@ static void exchange_cpu(const mx_call *c)
         return;
     if (c->group)
         mx_call_fail(c, c->group->kind->exchange(
-                            c->group, &(mx_exchange_args){c->in[0].data, came, t.own_at,
+                            c->group, &(mx_exchange_args){c->in[EXCHANGE_X].data, came, t.own_at,
                                                           t.own_bytes, t.here_at, t.here_bytes}));
     else
-        memcpy(came, c->in[0].data, (size_t)t.here_bytes[0]);
+        memcpy(came, c->in[EXCHANGE_X].data, (size_t)t.here_bytes[0]);
     regroup(c, table, width, row, came, out, false);
     memset(out + (size_t)t.rows_here * row, 0, (size_t)(room - t.rows_here) * row);
     (void)a;
@@ -169,16 +169,16 @@ static void exchange_cpu(const mx_call *c)
 
 static void return_cpu(const mx_call *c)
 {
-    const int32_t *table = c->in[1].data;
-    int64_t width = c->in[1].type.dim[1], rows = c->out[0].type.dim[0];
-    size_t row = mx_dims_after_bytes(&c->in[0].type, 0);
+    const int32_t *table = c->in[EXCHANGE_TABLE].data;
+    int64_t width = c->in[EXCHANGE_TABLE].type.dim[1], rows = c->out[0].type.dim[0];
+    size_t row = mx_dims_after_bytes(&c->in[EXCHANGE_X].type, 0);
     char *sent = c->work, *out = c->out[0].data;
     traffic t;
     count(c, table, width, row, &t);
-    if (!fits(c, &t, c->in[0].type.dim[0]))
+    if (!fits(c, &t, c->in[EXCHANGE_X].type.dim[0]))
         return;
     memset(out, 0, (size_t)rows * row);
-    regroup(c, table, width, row, sent, c->in[0].data, true);
+    regroup(c, table, width, row, sent, c->in[EXCHANGE_X].data, true);
     if (c->group)
         mx_call_fail(c, c->group->kind->exchange(
                             c->group, &(mx_exchange_args){sent, out, t.here_at, t.here_bytes,
@@ -190,9 +190,9 @@ static void return_cpu(const mx_call *c)
 static void infer_rows(mx_graph *g, mx_node *n)
 {
     const mx_collective_attr *a = n->attr;
-    n->type = n->in[0]->type;
+    n->type = n->in[EXCHANGE_X]->type;
     n->type.dim[0] = a->to;
-    if (n->type.ndim < 1 || n->in[1]->type.ndim != 2)
+    if (n->type.ndim < 1 || n->in[EXCHANGE_TABLE]->type.ndim != 2)
         mx_graph_fail_inputs(g, n, "expected rows (M, *) and a table of starts");
 }
 
@@ -205,12 +205,12 @@ static size_t exchange_work(const mx_node *n, int n_threads)
 static size_t return_work(const mx_node *n, int n_threads)
 {
     (void)n_threads;
-    return mx_type_bytes(&n->in[0]->type);
+    return mx_type_bytes(&n->in[EXCHANGE_X]->type);
 }
 
 static size_t gpu_work_bytes(const mx_node *n, const mx_type *rows)
 {
-    return mx_gpu_exchange_bytes(n->in[1]->type.dim[1] - 1, mx_type_bytes(rows));
+    return mx_gpu_exchange_bytes(n->in[EXCHANGE_TABLE]->type.dim[1] - 1, mx_type_bytes(rows));
 }
 
 static size_t exchange_gpu_work(const mx_node *n, size_t most)
@@ -222,14 +222,14 @@ static size_t exchange_gpu_work(const mx_node *n, size_t most)
 static size_t return_gpu_work(const mx_node *n, size_t most)
 {
     (void)most;
-    return gpu_work_bytes(n, &n->in[0]->type);
+    return gpu_work_bytes(n, &n->in[EXCHANGE_X]->type);
 }
 
 /* As many rows as a rank has of its own go out when experts are even. */
 static mx_cost row_cost(const mx_node *n)
 {
     const mx_collective_attr *a = n->attr;
-    const mx_type *in = &n->in[0]->type;
+    const mx_type *in = &n->in[EXCHANGE_X]->type;
     double rows = (double)(in->dim[0] < n->type.dim[0] ? in->dim[0] : n->type.dim[0]);
     double bytes = rows * (double)mx_dims_after_bytes(in, 0);
     return (mx_cost){.bytes = 4 * bytes,
@@ -249,20 +249,18 @@ mx_node *mx_return_rows(mx_graph *g, mx_node *y, mx_node *table, mx_collective_a
 static void exchange_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
 {
     mx_collective_attr a = *(const mx_collective_attr *)n->attr;
-    a.to = n->in[0]->type.dim[0];
-    din[0] = mx_return_rows(g, dout[0], n->in[1], a);
+    a.to = n->in[EXCHANGE_X]->type.dim[0];
+    din[EXCHANGE_X] = mx_return_rows(g, dout[0], n->in[EXCHANGE_TABLE], a);
 }
 
 static void return_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
 {
     mx_collective_attr a = *(const mx_collective_attr *)n->attr;
-    a.to = n->in[0]->type.dim[0];
-    din[0] = mx_exchange_rows(g, dout[0], n->in[1], a);
+    a.to = n->in[EXCHANGE_X]->type.dim[0];
+    din[EXCHANGE_X] = mx_exchange_rows(g, dout[0], n->in[EXCHANGE_TABLE], a);
 }
 
-#define ROWS_OP                                                                                    \
-    .attr_size = sizeof(mx_collective_attr), .fields = mx_collective_fields, .collective = true,   \
-    .no_cast = true, .infer = infer_rows, .cost = row_cost
+#define ROWS_OP MX_COLLECTIVE_OP, .infer = infer_rows, .cost = row_cost
 #define ROWS_CASES                                                                                 \
     (const mx_case[]){{2, {{2, {3, 4}}, {2, {1, 3}, MX_I32, 0, 1}},                                \
                        &(mx_collective_attr){.size = 1, .to = 3}}, {0}}

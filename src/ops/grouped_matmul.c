@@ -12,8 +12,11 @@
 #include "ops.h"
 #include "ops/cpu/grouped_kernel.h"
 #include "ops/grouped.h"
+#include "ops/inputs.h"
 
 #include <string.h>
+
+enum { MX_INPUTS_GROUPED };
 
 typedef struct {
     bool in_out;  /* w is (e, d, f) */
@@ -30,11 +33,11 @@ static const char *notation(const mx_node *n)
 static void infer(mx_graph *g, mx_node *n)
 {
     const grouped_attr *at = n->attr;
-    mx_grouped_check(g, n, n->in[1]->type.dim[0], n->in[2]);
+    mx_grouped_check(g, n, n->in[GROUPED_B]->type.dim[0], n->in[GROUPED_START]);
     if (at->has_out)
         n->type.dtype = at->out;
     if (g->one_path)
-        ((grouped_attr *)n->attr)->one_path = true;
+        ((grouped_attr *)mx_attr_edit(n))->one_path = true;
 }
 
 /* Rows that no expert has. */
@@ -46,12 +49,12 @@ static void clear(const mx_tensor *y, int64_t from, int64_t to)
 
 static void grouped_cpu(const mx_call *c)
 {
-    const mx_tensor *x = &c->in[0], *w = &c->in[1], *y = &c->out[0];
+    const mx_tensor *x = &c->in[GROUPED_A], *w = &c->in[GROUPED_B], *y = &c->out[0];
     int64_t rows = x->type.dim[0], E = w->type.dim[0];
     int32_t *start = c->work;
     MX_ASSERT(x->type.dtype == w->type.dtype, "x is %s, w %s", mx_dtype_name(x->type.dtype),
               mx_dtype_name(w->type.dtype));
-    mx_grouped_starts(c->in[2].data, E, rows, start);
+    mx_grouped_starts(c->in[GROUPED_START].data, E, rows, start);
     mx_grouped g = {.groups = E, .d_in = x->type.dim[1], .d_out = y->type.dim[1], .offsets = start,
                     .w_in_out = ((const grouped_attr *)c->attr)->in_out,
                     .one_path = ((const grouped_attr *)c->attr)->one_path,
@@ -65,12 +68,12 @@ static void grouped_cpu(const mx_call *c)
 static size_t work_bytes(const mx_node *n, int n_threads)
 {
     (void)n_threads;
-    return sizeof(int32_t) * (size_t)(n->in[1]->type.dim[0] + 1);
+    return sizeof(int32_t) * (size_t)(n->in[GROUPED_B]->type.dim[0] + 1);
 }
 
 static mx_cost cost(const mx_node *n)
 {
-    const mx_type *x = &n->in[0]->type;
+    const mx_type *x = &n->in[GROUPED_A]->type;
     return (mx_cost){.flops = 2.0 * (double)mx_type_count(x) * (double)n->type.dim[1]};
 }
 
@@ -87,12 +90,12 @@ mx_node *mx_grouped_matmul(mx_graph *g, mx_node *x, mx_node *w, mx_node *start, 
 
 static void grouped_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
 {
-    mx_node *x = n->in[0], *w = n->in[1], *start = n->in[2];
+    mx_node *x = n->in[GROUPED_A], *w = n->in[GROUPED_B], *start = n->in[GROUPED_START];
     bool in_out = ((const grouped_attr *)n->attr)->in_out;
     mx_node *dy = mx_cast(g, dout[0], x->type.dtype);
     mx_dtype dtype = mx_node_grad_dtype(w);
-    din[0] = apply(g, dy, w, start, (grouped_attr){!in_out, x->type.dtype, true});
-    din[1] = in_out ? mx_grouped_outer(g, dy, x, start, dtype)
+    din[GROUPED_A] = apply(g, dy, w, start, (grouped_attr){!in_out, x->type.dtype, true});
+    din[GROUPED_B] = in_out ? mx_grouped_outer(g, dy, x, start, dtype)
                     : mx_grouped_outer(g, x, dy, start, dtype);
 }
 
@@ -134,7 +137,7 @@ static void place(const mx_node *n, mx_partition_call *p)
     p->in[2] = p->have[2]; /* this rank's own starts, whatever they are a sum of */
     if (rows.exchanged)
         p->in[2] = (mx_placement){{{.sorted_by = rows.sorted_by, .exchanged = rows.exchanged,
-                                    .rows = n->in[1]->type.dim[0] /
+                                    .rows = n->in[GROUPED_B]->type.dim[0] /
                                                 mx_mesh_size(p->mesh, rows.exchanged) + 1}}};
     p->out[0] = (mx_placement){{rows, out}, .partial = mx_cut_axes(&in)};
 }
@@ -144,10 +147,10 @@ static void place(const mx_node *n, mx_partition_call *p)
 #define LARGE(n, ...) {n, {__VA_ARGS__}, .no_grad = true}
 const mx_op mx_op_grouped_matmul = {
     .name = "grouped_matmul",
-    .doc = "one product per expert over rows sorted by expert",
+    .doc = "one GEMM per expert over rows sorted by expert",
     .dtypes = MX_REALS,
     .gives = MX_REALS,
-    .dtypes_at = {[2] = MX_INDICES},
+    .dtypes_at = {[GROUPED_START] = MX_INDICES},
     .attr_size = sizeof(grouped_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(grouped_attr, MX_ATTR_BOOL, in_out),
                                       MX_QUIET_FIELD(grouped_attr, MX_ATTR_DTYPE, out),

@@ -13,6 +13,9 @@
 #include "ops/load.h"
 #include "ops/cpu/grouped_kernel.h"
 #include "ops/grouped.h"
+#include "ops/inputs.h"
+
+enum { MX_INPUTS_GROUPED };
 
 typedef struct {
     mx_dtype out;
@@ -28,9 +31,9 @@ static int64_t parts_of(const outer_attr *at)
 static void infer(mx_graph *g, mx_node *n)
 {
     const outer_attr *at = n->attr;
-    int64_t all = n->in[2]->type.dim[0] - 1;
+    int64_t all = n->in[GROUPED_START]->type.dim[0] - 1;
     n->type.dim[0] = all / parts_of(at);
-    mx_grouped_check(g, n, n->type.dim[0] * parts_of(at), n->in[2]);
+    mx_grouped_check(g, n, n->type.dim[0] * parts_of(at), n->in[GROUPED_START]);
     if (at->has_out)
         n->type.dtype = at->out;
 }
@@ -65,7 +68,8 @@ static void sum_parts(const mx_call *c, mx_grouped g, int64_t parts, void *part)
     for (int64_t i = 0; i < experts * parts; i++) {
         char *to = (char *)y->data + (size_t)(i / parts * size) * mx_dtype_bytes(y->type.dtype);
         g.offsets = all + i;
-        mx_grouped_dw(&g, c->in[1].data, c->in[0].data, i % parts ? part : to, false);
+        mx_grouped_dw(&g, c->in[GROUPED_B].data, c->in[GROUPED_A].data, i % parts ? part : to,
+                      false);
         if (i % parts)
             add_to(y, i / parts * size, size, part);
     }
@@ -78,12 +82,12 @@ static size_t starts_bytes(int64_t groups)
 
 static void outer_cpu(const mx_call *c)
 {
-    const mx_tensor *a = &c->in[0], *b = &c->in[1], *y = &c->out[0];
+    const mx_tensor *a = &c->in[GROUPED_A], *b = &c->in[GROUPED_B], *y = &c->out[0];
     int64_t parts = parts_of(c->attr), groups = y->type.dim[0] * parts;
     int32_t *start = c->work;
     MX_ASSERT(a->type.dtype == b->type.dtype, "a is %s, b %s", mx_dtype_name(a->type.dtype),
               mx_dtype_name(b->type.dtype));
-    mx_grouped_starts(c->in[2].data, groups, a->type.dim[0], start);
+    mx_grouped_starts(c->in[GROUPED_START].data, groups, a->type.dim[0], start);
     mx_grouped g = {.groups = groups, .d_in = a->type.dim[1], .d_out = b->type.dim[1],
                     .offsets = start, .type = mx_num_of(a->type.dtype),
                     .out_type = mx_num_of(y->type.dtype)};
@@ -103,7 +107,7 @@ static size_t work_bytes(const mx_node *n, int n_threads)
 
 static mx_cost cost(const mx_node *n)
 {
-    const mx_type *a = &n->in[0]->type, *b = &n->in[1]->type;
+    const mx_type *a = &n->in[GROUPED_A]->type, *b = &n->in[GROUPED_B]->type;
     return (mx_cost){.flops = 2.0 * (double)mx_type_count(a) * (double)b->dim[1]};
 }
 
@@ -117,14 +121,14 @@ mx_node *mx_grouped_outer_parts(mx_graph *g, const mx_node *n, mx_node *start, i
 {
     outer_attr at = *(const outer_attr *)n->attr;
     at.parts = parts;
-    return MX_APPLY(g, &mx_op_grouped_outer, &at, n->in[0], n->in[1], start);
+    return MX_APPLY(g, &mx_op_grouped_outer, &at, n->in[GROUPED_A], n->in[GROUPED_B], start);
 }
 
 static void outer_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
 {
-    mx_node *dy = mx_cast(g, dout[0], n->in[0]->type.dtype);
-    din[0] = mx_grouped_matmul(g, n->in[1], dy, n->in[2], true);
-    din[1] = mx_grouped_matmul(g, n->in[0], dy, n->in[2], false);
+    mx_node *dy = mx_cast(g, dout[0], n->in[GROUPED_A]->type.dtype);
+    din[GROUPED_A] = mx_grouped_matmul(g, n->in[GROUPED_B], dy, n->in[GROUPED_START], true);
+    din[GROUPED_B] = mx_grouped_matmul(g, n->in[GROUPED_A], dy, n->in[GROUPED_START], false);
 }
 
 #define LARGE(...) {2, {__VA_ARGS__}, .no_grad = true}
@@ -133,7 +137,7 @@ const mx_op mx_op_grouped_outer = {
     .doc = "sum of outer products per expert",
     .dtypes = MX_REALS,
     .gives = MX_REALS,
-    .dtypes_at = {[2] = MX_INDICES},
+    .dtypes_at = {[GROUPED_START] = MX_INDICES},
     .dims = "!nd,!nf,!s->!efd",
     .attr_size = sizeof(outer_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(outer_attr, MX_ATTR_DTYPE, out),

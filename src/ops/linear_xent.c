@@ -70,36 +70,25 @@ static void train(const mx_call *c)
                                           .dw = dw_of(c, 3)}, c->work);
 }
 
-static size_t forward_work(const mx_node *n, int n_threads)
+/* linear_xent_grad or linear_xent_train, which read the gradient of the loss. */
+static bool is_grad(const mx_node *n)
 {
-    mx_xent d = describe(n->attr, &n->in[X]->type, &n->in[W]->type);
-    d.threads = n_threads;
-    return mx_xent_work_bytes(&d, false);
+    return n->n_in > DLOSS;
 }
 
-static size_t backward_work(const mx_node *n, int n_threads)
+static size_t work_bytes(const mx_node *n, int n_threads)
 {
     mx_xent d = describe(n->attr, &n->in[X]->type, &n->in[W]->type);
-    d.threads = n_threads;
-    return mx_xent_work_bytes(&d, true);
+    (void)n_threads;
+    return mx_xent_work_bytes(&d, is_grad(n));
 }
 
-static size_t gpu_work(const mx_node *n, size_t most, bool grad)
+static size_t gpu_work_bytes(const mx_node *n, size_t most)
 {
     const mx_type *x = &n->in[X]->type, *w = &n->in[W]->type;
     mx_gpu_xent s = {.rows = x->dim[0], .d = x->dim[1], .vocab = w->dim[0],
-                     .f32 = x->dtype != MX_BF16, .grad = grad};
+                     .f32 = x->dtype != MX_BF16, .grad = is_grad(n)};
     return mx_gpu_xent_bytes(&s, mx_gpu_xent_chunk(&s, most));
-}
-
-static size_t forward_gpu_work(const mx_node *n, size_t most)
-{
-    return gpu_work(n, most, false);
-}
-
-static size_t backward_gpu_work(const mx_node *n, size_t most)
-{
-    return gpu_work(n, most, true);
 }
 
 /* --- the graph's side --- */
@@ -246,7 +235,7 @@ const mx_op mx_op_linear_xent = {
     .name = "linear_xent",
     .doc = "cross-entropy of x w^T",
     .dtypes = MX_REALS,
-    .dtypes_at = {[2] = MX_INDICES},
+    .dtypes_at = {[LABELS] = MX_INDICES},
     .dims = "n!d,!v!d,n->n,n",
     .attr_size = sizeof(xent_attr),
     .fields = fields,
@@ -258,8 +247,8 @@ const mx_op mx_op_linear_xent = {
     .grad = vjp,
     .cost = cost,
     .cpu = forward,
-    .work_bytes = forward_work,
-    .gpu_work_bytes = forward_gpu_work,
+    .work_bytes = work_bytes,
+    .gpu_work_bytes = gpu_work_bytes,
     .cases = (const mx_case[]){{3, {SIZES}, &(xent_attr){1, 0, 0}},
                                {3, {SIZES}, &(xent_attr){0.5, 2, 0.01}}, {0}},
 };
@@ -268,28 +257,28 @@ const mx_op mx_op_linear_xent_grad = {
     .name = "linear_xent_grad",
     .doc = "dx and dw of linear_xent, projecting again",
     .dtypes = MX_REALS,
-    .dtypes_at = {[2] = MX_INDICES},
+    .dtypes_at = {[LABELS] = MX_INDICES},
     .attr_size = sizeof(xent_attr),
     .fields = fields,
     .n_out = 2,
     .infer = infer_grad,
     .cost = cost_3,
     .cpu = backward,
-    .work_bytes = backward_work,
-    .gpu_work_bytes = backward_gpu_work,
+    .work_bytes = work_bytes,
+    .gpu_work_bytes = gpu_work_bytes,
 };
 
 const mx_op mx_op_linear_xent_train = {
     .name = "linear_xent_train",
     .doc = "loss, lse, dx and dw of linear_xent in one pass",
     .dtypes = MX_REALS,
-    .dtypes_at = {[2] = MX_INDICES},
+    .dtypes_at = {[LABELS] = MX_INDICES},
     .attr_size = sizeof(xent_attr),
     .fields = fields,
     .n_out = 4,
     .infer = infer_train,
     .cost = cost_3,
     .cpu = train,
-    .work_bytes = backward_work,
-    .gpu_work_bytes = backward_gpu_work,
+    .work_bytes = work_bytes,
+    .gpu_work_bytes = gpu_work_bytes,
 };

@@ -56,38 +56,27 @@ static void backward(const mx_call *c)
                                           .dw = c->out[1].data}, c->work);
 }
 
-static size_t forward_work(const mx_node *n, int n_threads)
+/* linear_xent_slice_grad, which reads lse. */
+static bool is_grad(const mx_node *n)
 {
-    mx_xent d = describe(n->attr, &n->in[X]->type, &n->in[W]->type);
-    d.threads = n_threads;
-    return mx_xent_work_bytes(&d, false);
+    return n->n_in > LSE;
 }
 
-static size_t backward_work(const mx_node *n, int n_threads)
-{
-    mx_xent d = describe(n->attr, &n->in[X]->type, &n->in[W]->type);
-    d.threads = n_threads;
-    return mx_xent_work_bytes(&d, true);
-}
-
-static size_t gpu_work(const mx_node *n, size_t most, bool grad)
+static size_t gpu_work_bytes(const mx_node *n, size_t most)
 {
     const mx_type *x = &n->in[X]->type, *w = &n->in[W]->type;
     mx_gpu_xent s = mx_gpu_slice_of(x->dim[0], x->dim[1],
                                     mx_xent_words_here(n->attr, w->dim[0]));
     s.f32 = x->dtype != MX_BF16;
-    s.grad = grad;
+    s.grad = is_grad(n);
     return mx_gpu_xent_bytes(&s, mx_gpu_xent_chunk(&s, most));
 }
 
-static size_t forward_gpu_work(const mx_node *n, size_t most)
+static size_t work_bytes(const mx_node *n, int n_threads)
 {
-    return gpu_work(n, most, false);
-}
-
-static size_t backward_gpu_work(const mx_node *n, size_t most)
-{
-    return gpu_work(n, most, true);
+    mx_xent d = describe(n->attr, &n->in[X]->type, &n->in[W]->type);
+    (void)n_threads;
+    return mx_xent_work_bytes(&d, is_grad(n));
 }
 
 static mx_dtype sum_dtype(const mx_node *n)
@@ -149,7 +138,7 @@ const mx_op mx_op_linear_xent_slice = {
     .name = "linear_xent_slice",
     .doc = "lse and label's logit of a slice of the vocabulary",
     .dtypes = MX_REALS,
-    .dtypes_at = {[2] = MX_INDICES},
+    .dtypes_at = {[LABELS] = MX_INDICES},
     .dims = "n!d,!v!d,n->n,n",
     .attr_size = sizeof(mx_xent_slice),
     .fields = fields,
@@ -158,8 +147,8 @@ const mx_op mx_op_linear_xent_slice = {
     .grad = vjp,
     .cost = cost,
     .cpu = forward,
-    .work_bytes = forward_work,
-    .gpu_work_bytes = forward_gpu_work,
+    .work_bytes = work_bytes,
+    .gpu_work_bytes = gpu_work_bytes,
     .cases = (const mx_case[]){{3, {SIZES}, &(mx_xent_slice){1, 0, 10, 30}},
                                {3, {SIZES}, &(mx_xent_slice){0.5, 2, 20, 27}},
                                {3, {SIZES}, &(mx_xent_slice){1, 0, 0, 30}}, {0}},
@@ -169,13 +158,13 @@ const mx_op mx_op_linear_xent_slice_grad = {
     .name = "linear_xent_slice_grad",
     .doc = "dx and dw of linear_xent_slice, projecting again",
     .dtypes = MX_REALS,
-    .dtypes_at = {[2] = MX_INDICES},
+    .dtypes_at = {[LABELS] = MX_INDICES},
     .attr_size = sizeof(mx_xent_slice),
     .fields = fields,
     .n_out = 2,
     .infer = infer_grad,
     .cost = grad_cost,
     .cpu = backward,
-    .work_bytes = backward_work,
-    .gpu_work_bytes = backward_gpu_work,
+    .work_bytes = work_bytes,
+    .gpu_work_bytes = gpu_work_bytes,
 };

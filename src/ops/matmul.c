@@ -205,7 +205,7 @@ static mx_status run_gemm(void *ctx, const mx_matmul_gemm *p)
 
 void mx_matmul_contract(const mx_call *c, const mx_tensor *b, mx_tensor *y)
 {
-    mx_tensor in[2] = {c->in[0], *b};
+    mx_tensor in[2] = {c->in[MX_MATMUL_A], *b};
     mx_call one = {.n_in = 2, .n_out = 1, .in = in, .out = y, .attr = c->attr};
     mx_status_free(mx_matmul_gemms(c->attr, &in[0].type, &in[1].type, &y->type, run_gemm, &one));
 }
@@ -214,7 +214,7 @@ static void matmul_cpu(const mx_call *c)
 {
     const mx_matmul_attr *at_ = c->attr;
     const mx_tensor *in = c->in + 2, *out = c->out + 1;
-    mx_matmul_contract(c, &c->in[1], &c->out[0]);
+    mx_matmul_contract(c, &c->in[MX_MATMUL_B], &c->out[0]);
     for (int e = 0; at_->epilogues.of[e]; e++) {
         const mx_epilogue_kind *k = &mx_epilogue_kinds[at_->epilogues.of[e]];
         k->cpu(c, in, out);
@@ -264,8 +264,8 @@ static void infer(mx_graph *g, mx_node *n)
         return;
     }
     axes x = {0};
-    read_term(&x, &nt, 0, &n->in[0]->type, A);
-    read_term(&x, &nt, 1, &n->in[1]->type, B);
+    read_term(&x, &nt, 0, &n->in[MX_MATMUL_A]->type, A);
+    read_term(&x, &nt, 1, &n->in[MX_MATMUL_B]->type, B);
     read_term(&x, &nt, nt.n_in, &n->type, C);
     for (int i = 0; i < x.n; i++)
         if (x.ax[i].in[A] + x.ax[i].in[B] + x.ax[i].in[C] < 2)
@@ -274,7 +274,7 @@ static void infer(mx_graph *g, mx_node *n)
     if (at_->has_out)
         n->type.dtype = at_->out;
     if (g->one_path)
-        ((mx_matmul_attr *)n->attr)->one_path = true;
+        ((mx_matmul_attr *)mx_attr_edit(n))->one_path = true;
     infer_epilogues(n);
 }
 
@@ -284,8 +284,8 @@ static mx_cost matmul_cost(const mx_node *n)
     mx_notation nt;
     axes x = {0};
     mx_notation_parse(at_->spec, &nt);
-    read_term(&x, &nt, 0, &n->in[0]->type, A);
-    read_term(&x, &nt, 1, &n->in[1]->type, B);
+    read_term(&x, &nt, 0, &n->in[MX_MATMUL_A]->type, A);
+    read_term(&x, &nt, 1, &n->in[MX_MATMUL_B]->type, B);
     mx_cost c = {.flops = 2};
     for (int i = 0; i < x.n; i++)
         c.flops *= (double)x.ax[i].size;
@@ -305,7 +305,7 @@ mx_node *mx_matmul(mx_graph *g, const char *spec, mx_node *a, mx_node *b)
     return make(g, spec, a, b, (mx_matmul_attr){{0}});
 }
 
-/* The same with the result in a dtype of its own (float32 sums of bfloat16 products). */
+/* The same with the result in a dtype of its own (float32 sums of bfloat16 factors). */
 mx_node *mx_matmul_as(mx_graph *g, const char *spec, mx_node *a, mx_node *b, mx_dtype out)
 {
     return make(g, spec, a, b, (mx_matmul_attr){.out = out, .has_out = true});
@@ -322,8 +322,8 @@ bool mx_matmul_is_of_rows(const mx_node *y)
     if (y->op != &mx_op_matmul)
         return false;
     const char *spec = notation(y), *out = strstr(spec, "->") + 2;
-    return *spec == '*' && *out == '*' && strlen(out) == 2 && y->in[1]->type.ndim == 2 &&
-           y->type.dtype == MX_BF16 && y->in[0]->type.dtype == MX_BF16;
+    return *spec == '*' && *out == '*' && strlen(out) == 2 && y->in[MX_MATMUL_B]->type.ndim == 2 &&
+           y->type.dtype == MX_BF16 && y->in[MX_MATMUL_A]->type.dtype == MX_BF16;
 }
 
 /* The matmul again, with these epilogues behind those it has; `in` is what they read. */
@@ -377,13 +377,15 @@ static void matmul_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **
     int lc = (int)strcspn(arrow + 2, ","); /* epilogues may have added outputs */
     char text[48];
     mx_node *d[MX_MAX_EPILOGUES];
-    mx_node *dy = through_epilogues(g, n, mx_cast(g, dout[0], n->in[0]->type.dtype), d);
+    mx_node *dy = through_epilogues(g, n, mx_cast(g, dout[0], n->in[MX_MATMUL_A]->type.dtype), d);
     if (!dy)
         return;
     snprintf(text, sizeof text, "%.*s,%.*s->%.*s", lc, arrow + 2, lb, comma + 1, la, spec);
-    din[0] = mx_matmul_as(g, text, dy, n->in[1], mx_node_grad_dtype(n->in[0]));
+    din[MX_MATMUL_A] =
+        mx_matmul_as(g, text, dy, n->in[MX_MATMUL_B], mx_node_grad_dtype(n->in[MX_MATMUL_A]));
     snprintf(text, sizeof text, "%.*s,%.*s->%.*s", lc, arrow + 2, la, spec, lb, comma + 1);
-    din[1] = mx_matmul_as(g, text, dy, n->in[0], mx_node_grad_dtype(n->in[1]));
+    din[MX_MATMUL_B] =
+        mx_matmul_as(g, text, dy, n->in[MX_MATMUL_A], mx_node_grad_dtype(n->in[MX_MATMUL_B]));
     const mx_epilogues *list = &((const mx_matmul_attr *)n->attr)->epilogues;
     for (int e = 0, in = 2; list->of[e]; in += (int)strlen(mx_epilogue_kinds[list->of[e++]].in))
         if (mx_epilogue_kinds[list->of[e]].grad_in)

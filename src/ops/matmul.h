@@ -21,6 +21,9 @@
 
 #include "ir/op.h"
 
+/* Inputs: the factors, then those of the epilogues. */
+enum { MX_MATMUL_A, MX_MATMUL_B, MX_MATMUL_REST };
+
 typedef enum {
     MX_EPILOGUE_NONE, /* ends a list */
     MX_EPILOGUE_BIAS,

@@ -1,11 +1,13 @@
 /* paged_attention.c - attention of single tokens over a cache that lies in pages.
  *
  *     q (N, 1, H, D)   k (1, T, K, D)   v (1, T, K, E)   ->   out (N, 1, H, E)
- *     positions (N, 1), row (N), table (R, C) int32; sinks (H), selected (N, 1, n), optional
+ *     positions (N, 1), row (N), table (R, C) int32; sinks (H), selected (N, 1, n) and until (N, 1),
+ *     optional
  * The T slots of the pool are pages of `page` slots. Position p of sequence r lies in slot
  *     table[r][p / page mod C] * page + p mod page
  * and query n, at positions[n] of sequence row[n], sees the positions up to its own, as far as
- * window and chunk allow (ir/attention.h), or those selected. A position below 0 gives 0. Tokens of
+ * window and chunk allow (ir/attention.h), or those selected; with `until` also the positions behind
+ * it up to that one, less than N further, whose keys this batch enters. A position below 0 gives 0. Tokens of
  * prompts and of decoding stand side by side in one batch, each a row of its own; what a query
  * sees, and in which order it is added up, does not depend on the others.
  *
@@ -22,7 +24,8 @@
 enum { MX_INPUTS_PAGED_ATTENTION, N_IN };
 
 static mx_paged describe(const mx_paged_attr *a, const mx_type *q, const mx_type *k,
-                         const mx_type *v, const mx_type *table, const mx_type *selected)
+                         const mx_type *v, const mx_type *table, const mx_type *selected,
+                         bool ahead)
 {
     mx_paged g = {.attn = {.batch = q->dim[0],
                            .q_len = 1,
@@ -39,7 +42,8 @@ static mx_paged describe(const mx_paged_attr *a, const mx_type *q, const mx_type
                   .columns = table->dim[1],
                   .window = a->window,
                   .chunk = a->chunk,
-                  .selected = selected ? selected->dim[2] : 0};
+                  .selected = selected ? selected->dim[2] : 0,
+                  .ahead = ahead};
     return g;
 }
 
@@ -47,14 +51,14 @@ static void forward(const mx_call *c)
 {
     const mx_tensor *in = c->in;
     mx_paged g = describe(c->attr, &in[0].type, &in[K].type, &in[V].type, &in[TABLE].type,
-                          in[SELECTED].data ? &in[SELECTED].type : NULL);
+                          in[SELECTED].data ? &in[SELECTED].type : NULL, in[UNTIL].data);
     MX_ASSERT(in[0].type.dtype == in[K].type.dtype, "q is %s, k %s",
               mx_dtype_name(in[0].type.dtype), mx_dtype_name(in[K].type.dtype));
     g.attn.sinks = in[SINKS].data;
     mx_paged_forward(&g,
                      &(mx_paged_args){in[0].data, in[K].data, in[V].data ? in[V].data : in[K].data,
                                       in[POSITIONS].data, in[ROW].data, in[TABLE].data,
-                                      c->out[0].data, in[SELECTED].data},
+                                      c->out[0].data, in[SELECTED].data, in[UNTIL].data},
                      c->work);
 }
 
@@ -62,7 +66,7 @@ static size_t work_bytes(const mx_node *n, int n_threads)
 {
     mx_paged g = describe(n->attr, &n->in[0]->type, &n->in[K]->type,
                           n->in[V] ? &n->in[V]->type : NULL, &n->in[TABLE]->type,
-                          n->in[SELECTED] ? &n->in[SELECTED]->type : NULL);
+                          n->in[SELECTED] ? &n->in[SELECTED]->type : NULL, n->in[UNTIL]);
     g.attn.threads = n_threads;
     return mx_paged_work_bytes(&g);
 }
@@ -111,7 +115,7 @@ static mx_cost cost(const mx_node *n)
 mx_node *mx_paged_attention(mx_graph *g, mx_node *q, mx_node *k, mx_node *v, mx_paged_attr a,
                             mx_paged_extra e)
 {
-    mx_node *in[N_IN] = {q, k, v, e.positions, e.row, e.table, e.sinks, e.selected};
+    mx_node *in[N_IN] = {q, k, v, e.positions, e.row, e.table, e.sinks, e.selected, e.until};
     return mx_apply(g, &mx_op_paged_attention, &a, N_IN, in);
 }
 
@@ -137,14 +141,14 @@ static const mx_attr_field fields[] = {
 const mx_op mx_op_paged_attention = {
     .name = "paged_attention",
     .doc = "attention of single tokens over a cache in pages",
-    .dims = "n1!h!d,1!t!k!d,1!t!k!e,n1,n,!r!c,!h,n1!s->n1!h!e",
+    .dims = "n1!h!d,1!t!k!d,1!t!k!e,n1,n,!r!c,!h,n1!s,n1->n1!h!e",
     .attr_size = sizeof(mx_paged_attr),
     .fields = fields,
     .n_cast = 3, /* sinks are never 16-bit */
     .dtypes = MX_REALS,
     .alike = 7, /* q, k and v */
     .dtypes_at = {[POSITIONS] = MX_INDICES, [ROW] = MX_INDICES, [TABLE] = MX_INDICES,
-                  [SINKS] = 1u << MX_F32 | 1u << MX_F64, [SELECTED] = MX_INDICES},
+                  [SINKS] = 1u << MX_F32 | 1u << MX_F64, [SELECTED] = MX_INDICES, [UNTIL] = MX_INDICES},
     .infer = infer,
     .cost = cost,
     .cpu = forward,
@@ -157,6 +161,7 @@ const mx_op mx_op_paged_attention = {
                             NO_GRAD(1, 20, 2, 4),
                             WHERE,
                             {.absent = true},
+                            {.absent = true},
                             {.absent = true}},
                            &(mx_paged_attr){.page = 4, .scale = 0.5}},
                           {N_IN,
@@ -165,13 +170,15 @@ const mx_op mx_op_paged_attention = {
                             NO_GRAD(1, 20, 2, 4),
                             WHERE,
                             {1, {4}, .no_grad = true},
-                            {.absent = true}},
+                            {.absent = true},
+                            {2, {5, 1}, MX_I32, -1, 12}},
                            &(mx_paged_attr){.page = 4, .window = 3, .softcap = 2, .scale = 0.7}},
                           {N_IN,
                            {NO_GRAD(5, 1, 20, 6),
                             NO_GRAD(1, 20, 1, 6),
                             {.absent = true},
                             WHERE,
+                            {.absent = true},
                             {.absent = true},
                             {.absent = true}},
                            &(mx_paged_attr){.page = 4, .v_dim = 4, .chunk = 5, .scale = 0.7}},
@@ -181,7 +188,8 @@ const mx_op mx_op_paged_attention = {
                             {.absent = true},
                             WHERE,
                             {1, {4}, .no_grad = true},
-                            {3, {5, 1, 6}, MX_I32, -1, 12}},
+                            {3, {5, 1, 6}, MX_I32, -1, 12},
+                            {.absent = true}},
                            &(mx_paged_attr){.page = 4, .v_dim = 4, .scale = 0.7}},
                           {0}},
 };

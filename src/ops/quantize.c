@@ -20,11 +20,14 @@
 #include "base/rng.h"
 #include "base/simd.h"
 #include "ops/gpu_work.h"
+#include "ops/inputs.h"
 #include "ops/load.h"
 #include "ops/quantize.h"
 
 #include <math.h>
 #include <string.h>
+
+enum { MX_INPUTS_QUANTIZE };
 
 float mx_quant_most(mx_dtype d)
 {
@@ -61,15 +64,15 @@ static layout layout_of(const mx_quantize_attr *a, const mx_type *x)
 static void infer(mx_graph *g, mx_node *n)
 {
     const mx_quantize_attr *a = n->attr;
-    layout l = layout_of(a, &n->in[0]->type);
+    layout l = layout_of(a, &n->in[QUANTIZE_X]->type);
     if (a->dtype != MX_F8_E4M3 && a->dtype != MX_F8_E5M2 && a->dtype != MX_I8)
         mx_graph_fail_inputs(g, n, "quantizing to %s, expected float8_e4m3fn, float8_e5m2 or int8",
                              mx_dtype_name(a->dtype));
     if (a->stochastic && a->dtype != MX_I8)
         mx_graph_fail_inputs(g, n, "only int8 has stochastic rounding");
-    if (!mx_dtype_is_computed(n->in[0]->type.dtype))
+    if (!mx_dtype_is_computed(n->in[QUANTIZE_X]->type.dtype))
         mx_graph_fail_inputs(g, n, "expected float32, bfloat16 or float64");
-    n->type = n->in[0]->type;
+    n->type = n->in[QUANTIZE_X]->type;
     n->type.dtype = a->dtype;
     n->more[0] = a->stacked
                      ? mx_type_of(MX_F32, MX_SHAPE(l.matrices, l.grid_rows, l.grid_cols))
@@ -201,7 +204,7 @@ static void quantize_row(const mx_quantize_attr *a, const layout *l, const mx_ca
         uint8_t *q = (uint8_t *)c->out[0].data + at;
         for (int64_t k = 0; k < n; k++)
             f[k] = factor[(i + k) / l->block_cols];
-        mx_load_run_f32(&c->in[0], at, n, x);
+        mx_load_run_f32(&c->in[QUANTIZE_X], at, n, x);
         if (a->dtype == MX_F8_E4M3)
             to_e4m3(x, n, f, q);
         else if (a->dtype == MX_F8_E5M2)
@@ -228,13 +231,13 @@ static void transpose(const uint8_t *x, int64_t rows, int64_t cols, uint8_t *y)
 static void quantize_cpu(const mx_call *c)
 {
     const mx_quantize_attr *a = c->attr;
-    layout l = layout_of(a, &c->in[0].type);
-    float given = c->n_in > 1 ? *(const float *)c->in[1].data : 0;
+    layout l = layout_of(a, &c->in[QUANTIZE_X].type);
+    float given = c->n_in > 1 ? *(const float *)c->in[QUANTIZE_FACTOR].data : 0;
     int64_t n_blocks = l.matrices * l.grid_rows * l.grid_cols;
     float *scale = c->out[1].data, *factor = c->work;
     uint32_t *most = (uint32_t *)(factor + n_blocks), all = 0;
     memset(most, 0, sizeof *most * (size_t)n_blocks);
-    find_most(&l, &c->in[0], most, most + n_blocks);
+    find_most(&l, &c->in[QUANTIZE_X], most, most + n_blocks);
     for (int64_t i = 0; i < n_blocks; i++) {
         all = most[i] > all ? most[i] : all;
         factor[i] = given != 0 ? given
@@ -257,7 +260,7 @@ static void quantize_cpu(const mx_call *c)
 static size_t work_bytes(const mx_node *n, int n_threads)
 {
     (void)n_threads;
-    layout l = layout_of(n->attr, &n->in[0]->type);
+    layout l = layout_of(n->attr, &n->in[QUANTIZE_X]->type);
     return sizeof(float) * (size_t)(l.matrices * (2 * l.grid_rows * l.grid_cols + l.rows));
 }
 
@@ -277,17 +280,17 @@ mx_node *mx_quantize(mx_graph *g, mx_node *x, mx_node *factor, const mx_quantize
 static void quantize_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
 {
     (void)n;
-    din[0] = dout[0];
+    din[QUANTIZE_X] = dout[0];
     if (!dout[3])
         return;
     mx_node *transposed = mx_transpose(g, dout[3], "ab->ba");
-    din[0] = din[0] ? mx_add(g, din[0], transposed) : transposed;
+    din[QUANTIZE_X] = din[QUANTIZE_X] ? mx_add(g, din[QUANTIZE_X], transposed) : transposed;
 }
 
 static mx_cost cost(const mx_node *n)
 {
     double reads = n->n_in > 1 ? 1 : 2; /* without a factor it is read for its maximum first */
-    return (mx_cost){.bytes = reads * (double)mx_type_bytes(&n->in[0]->type) +
+    return (mx_cost){.bytes = reads * (double)mx_type_bytes(&n->in[QUANTIZE_X]->type) +
                               (double)mx_type_bytes(&n->type) +
                               (double)mx_type_bytes(&n->more[2])};
 }
@@ -310,7 +313,7 @@ const mx_op mx_op_quantize = {
     .n_out = 4,
     .saved = 1 << 1 | 1 << 2 | 1 << 3,
     .dtypes = MX_REALS,
-    .dtypes_at = {[1] = MX_F32_ONLY},
+    .dtypes_at = {[QUANTIZE_FACTOR] = MX_F32_ONLY},
     .gives = MX_CODES,
     .no_cast = true,
     .infer = infer,

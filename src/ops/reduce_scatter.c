@@ -10,19 +10,6 @@
 
 #include <string.h>
 
-static void infer(mx_graph *g, mx_node *n)
-{
-    const mx_collective_attr *a = n->attr;
-    n->type = n->in[0]->type;
-    int64_t d = mx_dim_index(g, n->op->name, n->in[0], a->dim);
-    if (g->error)
-        return;
-    if (n->type.dim[d] % a->size)
-        mx_graph_fail_inputs(g, n, "dim %lld does not divide by the %lld ranks of the group",
-                             (long long)d, (long long)a->size);
-    n->type.dim[d] /= a->size;
-}
-
 static void reduce_scatter_cpu(const mx_call *c)
 {
     const mx_collective_attr *a = c->attr;
@@ -78,11 +65,8 @@ const mx_op mx_op_reduce_scatter = {
     .name = "reduce_scatter",
     .doc = "the sum over ranks, a piece for each",
     .dtypes = MX_NUMBERS,
-    .attr_size = sizeof(mx_collective_attr),
-    .fields = mx_collective_fields,
-    .collective = true,
-    .no_cast = true,
-    .infer = infer,
+    MX_COLLECTIVE_OP,
+    .infer = mx_collective_infer_piece,
     .grad = vjp,
     .cost = cost,
     .cpu = reduce_scatter_cpu,

@@ -5,12 +5,6 @@
 
 #include <string.h>
 
-static void infer(mx_graph *g, mx_node *n)
-{
-    (void)g;
-    n->type = n->in[0]->type;
-}
-
 static void ring_shift_cpu(const mx_call *c)
 {
     const mx_collective_attr *a = c->attr;
@@ -45,11 +39,8 @@ const mx_op mx_op_ring_shift = {
     .name = "ring_shift",
     .doc = "to a rank further on in the ring",
     .dtypes = MX_ANY_DTYPE,
-    .attr_size = sizeof(mx_collective_attr),
-    .fields = mx_collective_fields,
-    .collective = true,
-    .no_cast = true,
-    .infer = infer,
+    MX_COLLECTIVE_OP,
+    .infer = mx_collective_infer_same,
     .grad = vjp,
     .cost = cost,
     .cpu = ring_shift_cpu,

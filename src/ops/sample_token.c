@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MX_INPUTS_SAMPLE_TOKEN };
 enum { MX_SAMPLE_SETTINGS };
 
 typedef struct {
@@ -79,8 +80,8 @@ static int32_t draw(const float *x, int64_t n, const float *how, float *work)
 
 static void sample_cpu(const mx_call *c)
 {
-    const mx_type *t = &c->in[0].type;
-    const float *logits = c->in[0].data, *settings = c->in[1].data;
+    const mx_type *t = &c->in[SAMPLE_LOGITS].type;
+    const float *logits = c->in[SAMPLE_LOGITS].data, *settings = c->in[SAMPLE_SETTINGS].data;
     int64_t vocab = ((const sample_attr *)c->attr)->vocab;
     int32_t *out = c->out[0].data;
     float *work = c->work;
@@ -98,7 +99,7 @@ static size_t work_bytes(const mx_node *n, int n_threads)
 static void infer(mx_graph *g, mx_node *n)
 {
     const sample_attr *a = n->attr;
-    const mx_type *x = &n->in[0]->type, *s = &n->in[1]->type;
+    const mx_type *x = &n->in[SAMPLE_LOGITS]->type, *s = &n->in[SAMPLE_SETTINGS]->type;
     if (x->ndim != 2 || s->ndim != 2 || s->dim[1] != N_SETTINGS || a->vocab < 1 ||
         a->vocab > x->dim[1])
         mx_graph_fail_inputs(g, n, "logits (R, V) and settings (R, 4), with %lld of V drawn",

@@ -14,10 +14,13 @@
 #include "ops/copy.h"
 #include "ops/cpu/gemm.h"
 #include "ops/gpu_work.h"
+#include "ops/inputs.h"
 #include "ops/load.h"
 #include "ops/matmul.h"
 
 #include <string.h>
+
+enum { MX_INPUTS_SCALED_MATMUL };
 
 typedef struct {
     mx_dtype out;
@@ -126,16 +129,17 @@ static size_t padded(int64_t n, size_t item)
 
 static void scaled_cpu(const mx_call *c)
 {
-    job j = {factor_of(&c->in[0], &c->in[1]), factor_of(&c->in[2], &c->in[3]),
-             .whole = c->in[0].type.dtype == MX_I8};
+    job j = {factor_of(&c->in[SCALED_A], &c->in[SCALED_SA]),
+             factor_of(&c->in[SCALED_B], &c->in[SCALED_SB]),
+             .whole = c->in[SCALED_A].type.dtype == MX_I8};
     int64_t wide = j.b.rows < COLUMNS ? j.b.rows : COLUMNS;
     char *at = c->work;
     j.wide_a = (uint16_t *)at;
     j.wide_b = (uint16_t *)(at += padded(j.a.rows * j.a.k, 2));
     j.part = (float *)(at += padded(j.b.rows * j.b.k, 2));
     j.sum = (float *)(at + padded(j.a.rows * wide, 4));
-    widen(&c->in[0], j.wide_a);
-    widen(&c->in[2], j.wide_b);
+    widen(&c->in[SCALED_A], j.wide_a);
+    widen(&c->in[SCALED_B], j.wide_b);
     bool blocks = j.a.grid_k > 1 || j.b.grid_k > 1;
     int64_t step = blocks ? MX_QUANT_BLOCK : j.whole ? EXACT : j.a.k;
     for (int64_t n0 = 0, n; n0 < j.b.rows; n0 += n) {
@@ -154,7 +158,7 @@ static void scaled_cpu(const mx_call *c)
 static size_t work_bytes(const mx_node *n, int n_threads)
 {
     (void)n_threads;
-    const mx_type *a = &n->in[0]->type, *b = &n->in[2]->type;
+    const mx_type *a = &n->in[SCALED_A]->type, *b = &n->in[SCALED_B]->type;
     int64_t rows = mx_dims_before(a, a->ndim - 1);
     int64_t wide = b->dim[0] < COLUMNS ? b->dim[0] : COLUMNS;
     return padded(mx_type_count(a), 2) + padded(mx_type_count(b), 2) + 2 * padded(rows * wide, 4);
@@ -163,9 +167,10 @@ static size_t work_bytes(const mx_node *n, int n_threads)
 static size_t gpu_work_bytes(const mx_node *n, size_t most)
 {
     (void)most;
-    const mx_type *a = &n->in[0]->type, *sa = &n->in[1]->type, *sb = &n->in[3]->type;
-    return mx_gpu_scaled_bytes(mx_dims_before(a, a->ndim - 1), n->in[2]->type.dim[0],
-                               n->in[2]->type.dim[1],
+    const mx_type *a = &n->in[SCALED_A]->type, *sa = &n->in[SCALED_SA]->type,
+                  *sb = &n->in[SCALED_SB]->type;
+    return mx_gpu_scaled_bytes(mx_dims_before(a, a->ndim - 1), n->in[SCALED_B]->type.dim[0],
+                               n->in[SCALED_B]->type.dim[1],
                                sa->dim[1] > sb->dim[1] ? sa->dim[1] : sb->dim[1],
                                a->dtype == MX_I8);
 }
@@ -187,13 +192,13 @@ static bool is_8_bit(mx_dtype d)
 
 static void infer(mx_graph *g, mx_node *n)
 {
-    const mx_type *a = &n->in[0]->type, *b = &n->in[2]->type;
+    const mx_type *a = &n->in[SCALED_A]->type, *b = &n->in[SCALED_B]->type;
     if (!is_8_bit(a->dtype) || !is_8_bit(b->dtype) ||
         (a->dtype == MX_I8) != (b->dtype == MX_I8))
         mx_graph_fail_inputs(g, n, "expected two int8 tensors, or two of float8");
     else if (b->ndim != 2 || a->ndim < 1 || a->dim[a->ndim - 1] != b->dim[1])
         mx_graph_fail_inputs(g, n, "expected (*, k) and (n, k)");
-    else if (!fits(a, &n->in[1]->type) || !fits(b, &n->in[3]->type))
+    else if (!fits(a, &n->in[SCALED_SA]->type) || !fits(b, &n->in[SCALED_SB]->type))
         mx_graph_fail_inputs(g, n, "expected scales for all, for each row or for blocks of %d",
                              MX_QUANT_BLOCK);
     n->type = *a;
@@ -204,8 +209,9 @@ static void infer(mx_graph *g, mx_node *n)
 
 static mx_cost cost(const mx_node *n)
 {
-    const mx_type *a = &n->in[0]->type;
-    return (mx_cost){.flops = 2.0 * (double)mx_type_count(a) * (double)n->in[2]->type.dim[0]};
+    const mx_type *a = &n->in[SCALED_A]->type;
+    return (mx_cost){.flops =
+                         2.0 * (double)mx_type_count(a) * (double)n->in[SCALED_B]->type.dim[0]};
 }
 
 /* recipe: of the gradient; NULL where there will be none. Sums of gradients keep all their bits. */
@@ -277,13 +283,14 @@ static void scaled_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **
 {
     bool transposed;
     backward b = {.recipe = &((const scaled_attr *)n->attr)->recipe,
-                  .qx = origin(n->in[0], &transposed), .qw = origin(n->in[2], &transposed)};
+                  .qx = origin(n->in[SCALED_A], &transposed),
+                  .qw = origin(n->in[SCALED_B], &transposed)};
     b.transposed = transposed;
     b.x = b.qx->in[0];
     b.w = b.qw->in[0];
     b.dy = mx_cast(g, dout[0], b.x->type.dtype);
-    din[0] = input_gradient(g, &b);
-    din[2] = weight_gradient(g, &b);
+    din[SCALED_A] = input_gradient(g, &b);
+    din[SCALED_B] = weight_gradient(g, &b);
 }
 
 #define Q(d, ...) {__VA_ARGS__, .dtype = d, .lo = -9, .hi = 9, .no_grad = true, .fixed = true}
@@ -298,7 +305,7 @@ const mx_op mx_op_scaled_matmul = {
     .fields = (const mx_attr_field[]){MX_FIELD(scaled_attr, MX_ATTR_DTYPE, out),
                                       MX_FIELD(scaled_attr, MX_ATTR_BOOL, fast), {0}},
     .dtypes = MX_CODES,
-    .dtypes_at = {[1] = MX_F32_ONLY, [3] = MX_F32_ONLY},
+    .dtypes_at = {[SCALED_SA] = MX_F32_ONLY, [SCALED_SB] = MX_F32_ONLY},
     .gives = MX_REALS,
     .no_cast = true,
     .infer = infer,

@@ -5,9 +5,12 @@
  */
 #include "ops.h"
 #include "ops/copy.h"
+#include "ops/inputs.h"
 #include "ops/load.h"
 
 #include <string.h>
+
+enum { MX_INPUTS_SCATTER_LAST };
 
 typedef struct {
     int64_t size;
@@ -17,15 +20,15 @@ static void infer(mx_graph *g, mx_node *n)
 {
     (void)g;
     n->type.dim[n->type.ndim - 1] = ((const scatter_attr *)n->attr)->size;
-    n->type.dtype = n->in[1]->type.dtype;
+    n->type.dtype = n->in[SCATTER_X]->type.dtype;
 }
 
 static void scatter_last_cpu(const mx_call *c)
 {
-    const mx_tensor *v = &c->in[1], *y = &c->out[0];
+    const mx_tensor *v = &c->in[SCATTER_X], *y = &c->out[0];
     int64_t k = v->type.dim[v->type.ndim - 1], d = y->type.dim[y->type.ndim - 1];
     int64_t rows = d ? mx_type_count(&y->type) / d : 0;
-    const int32_t *index = c->in[0].data;
+    const int32_t *index = c->in[SCATTER_INDEX].data;
     size_t row_bytes = (size_t)d * mx_dtype_bytes(y->type.dtype);
 #pragma omp parallel for schedule(static) if (rows * d > 1 << 14)
     for (int64_t r = 0; r < rows; r++) {
@@ -45,14 +48,14 @@ mx_node *mx_scatter_last(mx_graph *g, mx_node *index, mx_node *v, int64_t size)
 
 static void scatter_last_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
 {
-    din[1] = mx_gather_last(g, dout[0], n->in[0]);
+    din[SCATTER_X] = mx_gather_last(g, dout[0], n->in[SCATTER_INDEX]);
 }
 
 const mx_op mx_op_scatter_last = {
     .name = "scatter_last",
     .doc = "values added into rows of zeros by index",
     .dtypes = MX_NUMBERS,
-    .dtypes_at = {[0] = MX_INDICES},
+    .dtypes_at = {[SCATTER_INDEX] = MX_INDICES},
     .dims = "*k,*k->*!d",
     .attr_size = sizeof(scatter_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(scatter_attr, MX_ATTR_INT, size), {0}},

@@ -54,7 +54,7 @@ const mx_op mx_op_sgd = {
     .name = "sgd",
     .doc = "one SGD update, in place",
     .dtypes = MX_REALS,
-    .dtypes_at = {[2] = MX_F32_ONLY},
+    .dtypes_at = {[SGD_HYPER] = MX_F32_ONLY},
     .attr_size = sizeof(sgd_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(sgd_attr, MX_ATTR_F64, weight_decay), {0}},
     .n_out = 2,

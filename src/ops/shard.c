@@ -7,19 +7,6 @@
 #include "ops/collective.h"
 #include "ops/copy.h"
 
-static void infer(mx_graph *g, mx_node *n)
-{
-    const mx_collective_attr *a = n->attr;
-    n->type = n->in[0]->type;
-    int64_t d = mx_dim_index(g, n->op->name, n->in[0], a->dim);
-    if (g->error)
-        return;
-    if (n->type.dim[d] % a->size)
-        mx_graph_fail_inputs(g, n, "dim %lld does not divide by the %lld ranks of the group",
-                             (long long)d, (long long)a->size);
-    n->type.dim[d] /= a->size;
-}
-
 static void shard_cpu(const mx_call *c)
 {
     const mx_collective_attr *a = c->attr;
@@ -45,11 +32,9 @@ const mx_op mx_op_shard = {
     .name = "shard",
     .doc = "this rank's piece of what all ranks have",
     .dtypes = MX_ANY_DTYPE,
-    .attr_size = sizeof(mx_collective_attr),
-    .fields = mx_collective_fields,
-    .no_cast = true,
+    MX_COLLECTIVE_ATTR,
     .same_value = true,
-    .infer = infer,
+    .infer = mx_collective_infer_piece,
     .grad = vjp,
     .cost = mx_cost_move,
     .cpu = shard_cpu,

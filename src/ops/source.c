@@ -53,7 +53,7 @@ mx_node *mx_variable(mx_graph *g, const char *name, mx_type type, mx_var_attr at
 
 mx_var_attr *mx_var_edit(mx_node *n)
 {
-    return n->op == &mx_op_variable ? (mx_var_attr *)n->attr : NULL;
+    return n->op == &mx_op_variable ? mx_attr_edit(n) : NULL;
 }
 
 void mx_freeze(mx_node *n)

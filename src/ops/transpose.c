@@ -52,7 +52,7 @@ typedef struct {
     int64_t size[MX_MAX_DIMS], in[MX_MAX_DIMS], out[MX_MAX_DIMS];
 } layout;
 
-static layout join(const mx_type *x, const int *from)
+static layout merge(const mx_type *x, const int *from)
 {
     int64_t stride[MX_MAX_DIMS], step = 1;
     for (int i = x->ndim - 1; i >= 0; step *= x->dim[i--])
@@ -206,7 +206,7 @@ static void transpose_cpu(const mx_call *c)
     const char *x = c->in[0].data;
     char *y = c->out[0].data;
     permutation(((const transpose_attr *)c->attr)->dims, t->ndim, from);
-    layout l = join(t, from);
+    layout l = merge(t, from);
     size_t item = mx_dtype_bytes(t->dtype);
     if (!mx_type_count(t))
         return;

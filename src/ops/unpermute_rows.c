@@ -144,7 +144,7 @@ const mx_op mx_op_unpermute_rows = {
     .name = "unpermute_rows",
     .doc = "the rows of each token's choices added up",
     .dtypes = MX_REALS,
-    .dtypes_at = {[1] = MX_INDICES, [2] = MX_INDICES},
+    .dtypes_at = {[UNPERMUTE_ORDER] = MX_INDICES, [UNPERMUTE_PLACE] = MX_INDICES},
     .dims = "!md,!m,!m,!md->!nd",
     .attr_size = sizeof(unpermute_attr),
     .fields = (const mx_attr_field[]){MX_FIELD(unpermute_attr, MX_ATTR_INT, rows), {0}},

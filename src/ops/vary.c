@@ -3,12 +3,6 @@
 #include "ops.h"
 #include "ops/collective.h"
 
-static void infer(mx_graph *g, mx_node *n)
-{
-    (void)g;
-    n->type = n->in[0]->type;
-}
-
 mx_node *mx_vary(mx_graph *g, mx_node *x, mx_collective_attr a)
 {
     return MX_APPLY(g, &mx_op_vary, &a, x);
@@ -24,11 +18,9 @@ const mx_op mx_op_vary = {
     .doc = "x, where ranks do different work with it from here on",
     .dtypes = MX_ANY_DTYPE,
     .kind = MX_VIEW,
-    .attr_size = sizeof(mx_collective_attr),
-    .fields = mx_collective_fields,
-    .no_cast = true,
+    MX_COLLECTIVE_ATTR,
     .same_value = true,
-    .infer = infer,
+    .infer = mx_collective_infer_same,
     .grad = vjp,
     .cases = (const mx_case[]){{1, {{2, {3, 4}}}, &(mx_collective_attr){.size = 1}}, {0}},
 };

@@ -3,11 +3,13 @@
  *
  * Whether a step is on policy is drawn from (seed, step). Then each row keeps its prompt, the
  * tokens before the first with a label, and what follows is sampled; a row whose prompt leaves no
- * room for max_completion_length tokens stays as it is.
+ * room for max_completion_length tokens stays as it is. On a mesh the rows of all ranks are
+ * answered together (mesh_rows.h).
  */
 #include "base/rng.h"
 #include "post/distill.h"
 #include "post/grpo.h"
+#include "post/mesh_rows.h"
 #include "post/teacher.h"
 #include <string.h>
 
@@ -20,7 +22,8 @@ typedef struct {
     mx_batch batch;             /* with sampled answers */
     mx_post_prompt *asked;
     mx_completion *answer;
-    int64_t rows, *prompt;      /* tokens of each row's prompt */
+    int64_t rows, parts;        /* own rows; ranks of a mesh with such rows */
+    int32_t *prompts;           /* (parts, rows, 1 + S): length and tokens of each row's prompt */
     bool sampled;               /* the present batch was */
     mx_arena arena;
 } distill_run;
@@ -36,16 +39,17 @@ static mx_status open_samplers(distill_run *d, mx_objective_run *o)
     const mx_distill *s = d->s;
     d->rows = o->microbatch * o->accumulation;
     d->sampling = sampling_of(s);
-    d->asked = MX_NEW_N(&d->arena, mx_post_prompt, d->rows);
-    d->answer = MX_NEW_N(&d->arena, mx_completion, d->rows);
-    d->prompt = MX_NEW_N(&d->arena, int64_t, d->rows);
+    int64_t all = d->rows * d->parts;
+    d->asked = MX_NEW_N(&d->arena, mx_post_prompt, all);
+    d->answer = MX_NEW_N(&d->arena, mx_completion, all);
+    d->prompts = MX_NEW_N(&d->arena, int32_t, all * (1 + o->options->shape.seq));
     MX_TRY(mx_batch_room(&d->batch, d->rows, o->options->shape.seq));
     if (s->on_policy > 0)
-        MX_TRY(mx_sampler_open(&d->own, o, &d->sampling, d->rows));
+        MX_TRY(mx_sampler_open(&d->own, o, &d->sampling, all));
     if (!s->seq_kd)
         return MX_OK;
     mx_teacher_as_run(d->teacher, o, &d->as_teacher);
-    return mx_sampler_open(&d->other, &d->as_teacher, &d->sampling, d->rows);
+    return mx_sampler_open(&d->other, &d->as_teacher, &d->sampling, all);
 }
 
 static mx_teacher_request request_of(const mx_objective_run *o)
@@ -76,7 +80,8 @@ static mx_status beside(const mx_objective_run *o, mx_beside *out)
     MX_TRY(check_layers(o));
     MX_TRY(mx_teacher_beside(&r, out));
     return s->on_policy > 0
-               ? mx_sampler_beside(o, &sampling, o->microbatch * o->accumulation, out)
+               ? mx_sampler_beside(o, &sampling,
+                                    o->microbatch * o->accumulation * mx_rows_parts(o), out)
                : MX_OK;
 }
 
@@ -84,11 +89,14 @@ static mx_status open(mx_objective_run *o)
 {
     distill_run *d = mx_realloc(NULL, sizeof *d);
     const mx_distill *s = o->settings;
-    *d = (distill_run){.s = s};
+    *d = (distill_run){.s = s, .parts = mx_rows_parts(o)};
     o->state = d;
     MX_TRY(check_layers(o));
     mx_teacher_request r = request_of(o);
     r.tokenizer = o->data->tokenizer;
+    r.rows = o->microbatch;
+    r.parts = d->parts;
+    r.beside = o->comm ? o->session : NULL;
     r.threads = mx_session_threads(o->session);
     MX_TRY(mx_teacher_open(&d->teacher, &r));
     return s->on_policy > 0 || s->seq_kd ? open_samplers(d, o) : MX_OK;
@@ -102,9 +110,9 @@ static void close(mx_objective_run *o)
     mx_sampler_close(d->own);
     mx_sampler_close(d->other);
     mx_teacher_close(d->teacher);
-    for (int64_t i = 0; d->asked && i < d->rows; i++)
+    for (int64_t i = 0; d->asked && i < d->rows * d->parts; i++)
         mx_post_prompt_fini(&d->asked[i]);
-    for (int64_t i = 0; d->answer && i < d->rows; i++)
+    for (int64_t i = 0; d->answer && i < d->rows * d->parts; i++)
         mx_completion_fini(&d->answer[i]);
     mx_free(d->batch.tokens);
     mx_arena_fini(&d->arena);
@@ -140,26 +148,47 @@ static void put_answer(distill_run *d, int64_t row, int64_t prompt, const mx_tok
     }
 }
 
+/* The prompts of all rows, those without one left out; *asked of them. */
+static mx_status share_prompts(distill_run *d, const mx_objective_run *o, const mx_batch *from,
+                               int64_t *asked)
+{
+    int64_t S = from->seq_len, all = d->rows * d->parts;
+    int32_t *own = d->prompts + mx_rows_part(o) * d->rows * (1 + S);
+    for (int64_t r = 0; r < d->rows; r++) {
+        int64_t n = r < from->rows ? prompt_of(d, from, r) : 0;
+        own[r * (1 + S)] = (int32_t)n;
+        memcpy(own + r * (1 + S) + 1, from->tokens + r * S, sizeof *own * (size_t)n);
+    }
+    MX_TRY(mx_rows_share(o, MX_OK, d->prompts, sizeof *own * (size_t)(d->rows * (1 + S))));
+    *asked = 0;
+    for (int64_t r = 0; r < all; r++) {
+        const int32_t *p = d->prompts + r * (1 + S);
+        mx_tokens *ids = &d->asked[*asked].ids;
+        for (int64_t i = ids->n = 0; i < *p; i++)
+            mx_tokens_add(ids, p[1 + i]);
+        *asked += *p > 0;
+    }
+    return MX_OK;
+}
+
 static mx_status answer(distill_run *d, const mx_objective_run *o, mx_sampler *by,
                         const mx_batch *from)
 {
     mx_batch *b = &d->batch;
-    int64_t n = from->rows * from->seq_len, asked = 0, *prompt = d->prompt;
+    int64_t n = from->rows * from->seq_len, asked, first = mx_rows_part(o) * d->rows;
     memcpy(b->tokens, from->tokens, sizeof(int32_t) * (size_t)n);
     memcpy(b->labels, from->labels, sizeof(int32_t) * (size_t)n);
     memcpy(b->segments, from->segments, sizeof(int32_t) * (size_t)n);
     memcpy(b->positions, from->positions, sizeof(int32_t) * (size_t)n);
-    for (int64_t r = 0; r < from->rows; r++) {
-        prompt[r] = prompt_of(d, from, r);
-        mx_tokens *ids = &d->asked[asked].ids;
-        for (int64_t i = ids->n = 0; i < prompt[r]; i++)
-            mx_tokens_add(ids, from->tokens[r * from->seq_len + i]);
-        asked += prompt[r] > 0;
+    int64_t draws = o->comm ? o->step : o->step * o->n_ranks + o->rank;
+    MX_TRY(share_prompts(d, o, from, &asked));
+    MX_TRY(mx_sampler_run(by, d->asked, asked, draws, d->answer));
+    for (int64_t r = 0, k = 0; r < first + from->rows; r++) {
+        int64_t prompt = d->prompts[r * (1 + from->seq_len)];
+        if (prompt && r >= first)
+            put_answer(d, r - first, prompt, &d->answer[k].ids);
+        k += prompt > 0;
     }
-    MX_TRY(mx_sampler_run(by, d->asked, asked, o->step * o->n_ranks + o->rank, d->answer));
-    for (int64_t r = 0, k = 0; r < from->rows; r++)
-        if (prompt[r])
-            put_answer(d, r, prompt[r], &d->answer[k++].ids);
     b->rows = from->rows;
     b->step = from->step;
     b->n_tokens = b->n_trained = 0;
@@ -215,6 +244,7 @@ const mx_objective mx_objective_distill = {
     .doc = "the distributions of a teacher: MaxText's loss, GKD",
     .verb = "distill",
     .data = "what sft takes",
+    .place = 8,
     .rows = MX_ROWS_DOCUMENTS,
     .read = mx_distill_read,
     .loss = mx_distill_build,

@@ -7,7 +7,8 @@
  * with a label. Of a teacher's largest k logits, t is their softmax and s the student's over the
  * same k tokens.
  *
- * Logits exist for some rows at a time. The gradient by the logits is written down, G, and what
+ * Logits exist for some places of every row at a time: rows may be shared by ranks, and each has
+ * its own then. The gradient by the logits is written down, G, and what
  * follows from it, G W and G^T x, is kept instead of anything as wide as the vocabulary: the loss
  * is its value plus y - y of y = <x, G W> + <W, G^T x>, whose gradients these are.
  */
@@ -27,11 +28,11 @@ typedef struct {
     const mx_head *h;
     const mx_distill *s;
     mx_token_logps t;
-    mx_node *x, *w;              /* (n, d), (V, d): without gradients */
-    mx_node *logits, *ids;       /* (n, W) or (n, K), (n, K) or NULL: the teacher's */
+    mx_node *x, *w;              /* (B, S, d), (V, d): without gradients */
+    mx_node *logits, *ids;       /* (B, S, W) or (B, S, K), (B, S, K) or NULL: the teacher's */
     mx_node *alpha, *heat, *beta; /* scalars */
     mx_node *fact[N_FACTS];
-    mx_node *dx, *dw;
+    mx_node *dx, *dw;            /* facts and dx: (B, S, 1), (B, S, d) */
     bool grads;
 } pass;
 
@@ -52,7 +53,7 @@ static mx_node *shared(const pass *p, mx_node *z, mx_node *ids)
 {
     if (ids)
         return mx_gather_last(p->g, z, ids);
-    int64_t W = p->logits->type.dim[1];
+    int64_t W = p->logits->type.dim[2];
     return z->type.dim[1] == W ? z : mx_slice(p->g, z, 1, 0, W);
 }
 
@@ -118,17 +119,33 @@ static mx_node *maxtext(const pass *p, mx_node *z, mx_node *teacher, mx_node *id
     return mx_add(g, unshared(p, soft, ids), hard);
 }
 
-static mx_node *joined(mx_graph *g, mx_node *all, mx_node *some)
+/* Of x (B, S, k), or (B S) numbers, places [at, at + n) of every row: (B n, k), or (B n). */
+static mx_node *places_of(const pass *p, mx_node *x, int64_t at, int64_t n)
 {
-    return !some ? all : all ? mx_concat(g, 2, (mx_node *[]){all, some}, 0) : some;
+    mx_graph *g = p->g;
+    int64_t B = p->t.batch, S = p->t.seq, k = mx_type_count(&x->type) / (B * S);
+    bool numbers = x->type.ndim == 1;
+    if (n < S)
+        x = mx_slice(g, numbers ? mx_reshape(g, x, MX_SHAPE(B, S)) : x, 1, at, n);
+    return mx_reshape(g, x, numbers ? MX_SHAPE(B * n) : MX_SHAPE(B * n, k));
 }
 
-/* Rows [at, at + rows). */
-static void some_rows(pass *p, int64_t at, int64_t rows)
+/* all (B, m, k), with some (B n, k) behind. */
+static mx_node *joined(const pass *p, mx_node *all, mx_node *some)
+{
+    if (!some)
+        return all;
+    int64_t k = some->type.dim[1], n = some->type.dim[0] / p->t.batch;
+    some = mx_reshape(p->g, some, MX_SHAPE(p->t.batch, n, k));
+    return all ? mx_concat(p->g, 2, (mx_node *[]){all, some}, 1) : some;
+}
+
+/* Places [at, at + n) of every row. */
+static void some_places(pass *p, int64_t at, int64_t n)
 {
     mx_graph *g = p->g;
     const mx_head *h = p->h;
-    mx_node *x = mx_slice(g, p->x, 0, at, rows), *f[N_FACTS] = {0}, *dz;
+    mx_node *x = places_of(p, p->x, at, n), *f[N_FACTS] = {0}, *dz;
     mx_node *z = mx_matmul_as(g, "*d,vd->*v", x, p->w, MX_F32);
     z = p->t.tempered != 1 ? mx_affine(g, z, p->t.tempered, 0) : z;
     mx_node *bent = NULL;
@@ -136,9 +153,9 @@ static void some_rows(pass *p, int64_t at, int64_t rows)
         bent = mx_tanh(g, mx_affine(g, z, 1 / h->softcap, 0));
         z = mx_affine(g, bent, h->softcap, 0);
     }
-    mx_node *teacher = mx_slice(g, p->logits, 0, at, rows);
-    mx_node *ids = p->ids ? mx_slice(g, p->ids, 0, at, rows) : NULL;
-    mx_node *labels = mx_slice(g, p->t.labels, 0, at, rows);
+    mx_node *teacher = places_of(p, p->logits, at, n);
+    mx_node *ids = p->ids ? places_of(p, p->ids, at, n) : NULL;
+    mx_node *labels = places_of(p, p->t.labels, at, n);
     if (p->s->gkd) {
         f[SOFT] = divergence(p, log_softmax(g, shared(p, z, ids)), log_softmax(g, teacher), &dz);
         dz = unshared(p, dz, ids);
@@ -146,14 +163,15 @@ static void some_rows(pass *p, int64_t at, int64_t rows)
         dz = maxtext(p, z, teacher, ids, labels, f);
     }
     for (int i = 0; i < N_FACTS; i++)
-        p->fact[i] = joined(g, p->fact[i], f[i]);
+        p->fact[i] = joined(p, p->fact[i], f[i]);
     if (!p->grads)
         return;
-    mx_node *counts = mx_reshape(g, mx_slice(g, p->t.counts, 0, at, rows), MX_SHAPE(rows, 1));
+    mx_node *counts = mx_reshape(g, places_of(p, p->t.counts, at, n),
+                                 MX_SHAPE(p->t.batch * n, 1));
     dz = mx_mul(g, dz, mx_affine(g, mx_mul(g, counts, p->t.scale), p->t.tempered, 0));
     if (bent)
         dz = mx_mul(g, dz, mx_affine(g, mx_mul(g, bent, bent), -1, 1));
-    p->dx = joined(g, p->dx, mx_matmul(g, "*v,vd->*d", dz, p->w));
+    p->dx = joined(p, p->dx, mx_matmul(g, "*v,vd->*d", dz, p->w));
     mx_node *dw = mx_matmul_as(g, "nv,nd->vd", dz, x, MX_F32);
     p->dw = p->dw ? mx_add(g, p->dw, dw) : dw;
 }
@@ -185,7 +203,8 @@ static mx_node *feature_loss(const pass *p, const mx_build *b)
     if (!x)
         return NULL;
     int64_t d = x->type.dim[2];
-    mx_node *y = mx_input(g, "teacher_features", MX_SHAPE(L, b->batch, b->seq, d), MX_F32);
+    mx_node *y = mx_rows_input(g, "teacher_features", MX_SHAPE(L, b->batch, b->seq, d), MX_F32,
+                               "," MX_PLACES_AXES);
     mx_node *sum = NULL;
     mx_node *each = apart(p, mx_cast(g, x, MX_F32), mx_reshape(g, y, MX_SHAPE(L, n, d)));
     for (int i = 0; i < L; i++) {
@@ -204,17 +223,14 @@ static mx_node *scalar(mx_graph *g, const char *name)
 
 static pass pass_of(mx_graph *g, const mx_head *h, mx_build *b, const mx_distill *s)
 {
-    int64_t n = b->batch * b->seq, W = s->width < h->weight->type.dim[0] ? s->width
-                                                                        : h->weight->type.dim[0];
-    int64_t k = s->top_k ? s->top_k : W;
+    int64_t V = h->weight->type.dim[0], k = s->top_k ? s->top_k : s->width < V ? s->width : V;
+    mx_shape given = MX_SHAPE(b->batch, b->seq, k);
     pass p = {.g = g, .h = h, .s = s, .t = mx_logps_of(g, h, b, 1), .grads = b->training};
-    p.x = mx_detach(g, p.t.x);
+    p.x = mx_detach(g, h->hidden);
     p.w = mx_detach(g, h->weight);
-    p.logits = mx_reshape(g, mx_input(g, "teacher_logits", MX_SHAPE(b->batch, b->seq, k), MX_F32),
-                          MX_SHAPE(n, k));
+    p.logits = mx_rows_input(g, "teacher_logits", given, MX_F32, MX_PLACES_AXES);
     if (s->top_k)
-        p.ids = mx_reshape(g, mx_input(g, "teacher_ids", MX_SHAPE(b->batch, b->seq, k), MX_I32),
-                           MX_SHAPE(n, k));
+        p.ids = mx_rows_input(g, "teacher_ids", given, MX_I32, MX_PLACES_AXES);
     if (!s->gkd) {
         p.alpha = scalar(g, "distill_alpha");
         p.heat = scalar(g, "distill_temperature");
@@ -247,9 +263,14 @@ static void metrics(const pass *p, mx_node *total, mx_node *features)
 mx_node *mx_distill_build(mx_graph *g, const mx_head *h, mx_build *b, const void *settings)
 {
     pass p = pass_of(g, h, b, settings);
-    int64_t n = b->batch * b->seq, V = h->weight->type.dim[0], rows = MOST / V < 1 ? 1 : MOST / V;
-    for (int64_t at = 0; at < n; at += rows)
-        some_rows(&p, at, n - at < rows ? n - at : rows);
+    int64_t n = b->batch * b->seq, rows = b->row_ranks > 1 ? b->batch / b->row_ranks : b->batch;
+    int64_t most = MOST / h->weight->type.dim[0] / rows;
+    most = most < 1 ? 1 : most;
+    for (int64_t at = 0; at < b->seq; at += most)
+        some_places(&p, at, b->seq - at < most ? b->seq - at : most);
+    for (int i = 0; i < N_FACTS; i++)
+        if (p.fact[i])
+            p.fact[i] = mx_reshape(g, p.fact[i], MX_SHAPE(n, 1));
     mx_node *each = p.fact[SOFT], *counts = mx_reshape(g, p.t.counts, MX_SHAPE(n, 1));
     if (!p.s->gkd)
         each = mx_add(g, mx_mul(g, each, p.alpha),
@@ -260,7 +281,7 @@ mx_node *mx_distill_build(mx_graph *g, const mx_head *h, mx_build *b, const void
         each = mx_add(g, each, features);
     mx_node *loss = mx_mul(g, mx_sum_all(g, mx_mul(g, each, counts)), p.t.scale);
     if (p.grads) {
-        mx_node *y = mx_add(g, mx_sum_all(g, mx_mul(g, p.t.x, mx_detach(g, p.dx))),
+        mx_node *y = mx_add(g, mx_sum_all(g, mx_mul(g, h->hidden, mx_detach(g, p.dx))),
                             mx_sum_all(g, mx_mul(g, h->weight, mx_detach(g, p.dw))));
         loss = mx_add(g, loss, mx_sub(g, y, mx_detach(g, y)));
         metrics(&p, each, features);

@@ -86,8 +86,8 @@ static mx_status feed(mx_objective_run *o, mx_exec *e, const mx_batch *b, int64_
     recorded_run *r = o->state;
     int64_t at = row * r->file.seq * r->file.top_k;
     (void)b;
-    MX_TRY(mx_exec_write(e, "teacher_logits", r->logits + at));
-    MX_TRY(mx_exec_write(e, "teacher_ids", r->ids + at));
+    MX_TRY(mx_exec_write_rows(e, "teacher_logits", r->logits + at));
+    MX_TRY(mx_exec_write_rows(e, "teacher_ids", r->ids + at));
     return mx_distill_feed_weights(r->s, o->step, e);
 }
 
@@ -108,6 +108,7 @@ const mx_objective mx_objective_distill_recorded = {
     .verb = "distill",
     .key = "offline_data_dir=DIR",
     .data = "those of that folder",
+    .place = 9,
     .rows = MX_ROWS_SAMPLED,
     .rows_each = rows_each,
     .read = mx_distill_read,

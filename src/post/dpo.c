@@ -175,8 +175,8 @@ static mx_node *loss(mx_graph *g, const mx_head *h, mx_build *b, const void *giv
 {
     const settings *s = given;
     mx_token_logps t = mx_logps_of(g, h, b, 1);
-    mx_node *given_ref = mx_input(g, "reference", MX_SHAPE(b->batch, b->seq), MX_F32);
-    given_ref->axes = MX_ROWS_AXES;
+    mx_node *given_ref = mx_rows_input(g, "reference", MX_SHAPE(b->batch, b->seq), MX_F32,
+                                       MX_ROWS_AXES);
     mx_node *ref = mx_reshape(g, given_ref, MX_SHAPE(b->batch * b->seq));
     mx_node *logp = t.logp;
     if (s->ld_alpha >= 0) {
@@ -252,7 +252,7 @@ static mx_status feed(mx_objective_run *o, mx_exec *e, const mx_batch *b, int64_
         MX_TRY(mx_reference_cache_find(r->ahead, b, row, rows, &logps));
     else
         MX_TRY(mx_reference_run(r->live, b, row, rows, &logps));
-    return mx_exec_write(e, "reference", logps);
+    return mx_exec_write_rows(e, "reference", logps);
 }
 
 const mx_objective mx_objective_dpo = {
@@ -260,8 +260,8 @@ const mx_objective mx_objective_dpo = {
     .doc = "preferences, against a reference: sigmoid, hinge, ipo, robust, ... of TRL",
     .verb = "dpo",
     .data = "prompt, chosen and rejected",
+    .place = 2,
     .rows = MX_ROWS_PAIRS,
-    .meshes = true,
     .read = read,
     .loss = loss,
     .count = mx_count_pairs,

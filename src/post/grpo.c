@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/io.h"
+#include "post/mesh_rows.h"
 #include "post/pairs.h"
 #include "post/reference.h"
 #include "post/tasks.h"
@@ -22,10 +23,12 @@ typedef struct {
     mx_sampler *sampler;
     mx_rewards *rewards; /* NULL: recorded ones alone */
     mx_reference *reference, *policy; /* NULL: not needed */
-    int64_t n_prompts, rows, seq; /* of a step, on this rank */
+    int64_t n_prompts, rows, seq; /* of a step, on this rank; on a mesh on all ranks */
+    int64_t own, first;           /* rows of this rank's, and where they begin */
     mx_post_prompt *asked;
     mx_completion *answer;
-    mx_batch batch;
+    mx_batch batch;       /* own rows */
+    int32_t *tokens;      /* owns: of all rows */
     float *advantage, *old, *has_old, *drawn; /* (rows), (rows, S), (rows), (rows, S) */
     double *score, *reward;
     int64_t generation; /* of the batch; -1: none */
@@ -127,7 +130,8 @@ static int64_t count(const mx_objective_run *o, const mx_batch *b)
 {
     const mx_grpo *s = o->settings;
     switch (s->loss->mean) {
-    case MX_MEAN_OF_MICROBATCH: return b->rows / o->microbatch;
+    case MX_MEAN_OF_MICROBATCH: /* on a mesh ranks share one */
+        return mx_rows_part(o) == 0 ? b->rows / o->microbatch : 0;
     case MX_SUM_BY_LENGTH: return b->rows * s->max_completion;
     case MX_MEAN_OF_TOKENS: return b->n_trained ? b->n_trained : 1;
     default: return b->rows;
@@ -139,11 +143,13 @@ static int64_t count(const mx_objective_run *o, const mx_batch *b)
 static mx_status room(grpo_run *r)
 {
     size_t n = (size_t)(r->rows * r->seq), rows = (size_t)r->rows;
+    int64_t at = r->first * r->seq;
     int32_t *p;
     float *f;
     MX_TRY(mx_alloc((void **)&p, 4 * sizeof *p * n, "a batch of answers"));
-    r->batch = (mx_batch){.tokens = p, .labels = p + n, .segments = p + 2 * n,
-                          .positions = p + 3 * n, .rows = r->rows, .seq_len = r->seq};
+    r->tokens = p;
+    r->batch = (mx_batch){.tokens = p + at, .labels = p + n + at, .segments = p + 2 * n + at,
+                          .positions = p + 3 * n + at, .rows = r->own, .seq_len = r->seq};
     MX_TRY(mx_alloc((void **)&f, sizeof *f * (2 * n + 2 * rows), "log-probabilities of answers"));
     r->old = f;
     r->drawn = f + n;
@@ -176,7 +182,9 @@ static mx_status open(mx_objective_run *o)
     const mx_grpo *s = o->settings;
     *r = (grpo_run){.s = s, .generation = -1, .seq = o->options->shape.seq};
     o->state = r;
-    r->rows = o->microbatch * o->accumulation;
+    r->own = o->microbatch * o->accumulation;
+    r->rows = r->own * mx_rows_parts(o);
+    r->first = r->own * mx_rows_part(o);
     r->n_prompts = r->rows / s->generations;
     bool judged = *mx_config_text(o->config, "rl.reward") ||
                   *mx_config_text(o->config, "reward_model_path") ||
@@ -191,7 +199,7 @@ static mx_status open(mx_objective_run *o)
         MX_TRY(mx_reference_open(&r->reference, o, s->temperature, false));
     if (s->iterations > 1)
         MX_TRY(mx_reference_open(&r->policy, o, s->temperature, true));
-    if (s->record) {
+    if (s->record && (!o->comm || o->comm->rank == 0)) {
         const char *path = mx_arena_printf(&r->arena, "%s/rollouts.jsonl", o->folder);
         r->record = fopen(path, "a");
         if (!r->record)
@@ -204,7 +212,7 @@ static mx_status beside(const mx_objective_run *o, mx_beside *out)
 {
     const mx_grpo *s = o->settings;
     if (s->sampled)
-        MX_TRY(mx_sampler_beside(o, s, o->microbatch * o->accumulation, out));
+        MX_TRY(mx_sampler_beside(o, s, o->microbatch * o->accumulation * mx_rows_parts(o), out));
     if (s->beta > 0)
         MX_TRY(mx_reference_beside(o, s->temperature, false, out));
     return s->iterations > 1 ? mx_reference_beside(o, s->temperature, true, out) : MX_OK;
@@ -224,7 +232,7 @@ static void close(mx_objective_run *o)
     mx_reference_close(r->policy);
     mx_rewards_close(r->rewards);
     mx_prompts_close(r->prompts);
-    mx_free(r->batch.tokens);
+    mx_free(r->tokens);
     mx_free(r->old);
     if (r->record)
         fclose(r->record);
@@ -235,14 +243,16 @@ static void close(mx_objective_run *o)
 
 /* --- a batch --- */
 
-/* This rank's prompts of the next step; the others' are passed over. */
+/* This rank's prompts of the next step; the others' are passed over. On a mesh there are none of
+ * others. */
 static mx_status ask(grpo_run *r, const mx_objective_run *o, bool *end)
 {
     mx_post_prompt other = {0};
     mx_status st = MX_OK;
     *end = false;
-    for (int64_t i = 0; i < r->n_prompts * o->n_ranks && !st && !*end; i++) {
-        int64_t k = i - o->rank * r->n_prompts;
+    int64_t ranks = o->comm ? 1 : o->n_ranks, rank = o->comm ? 0 : o->rank;
+    for (int64_t i = 0; i < r->n_prompts * ranks && !st && !*end; i++) {
+        int64_t k = i - rank * r->n_prompts;
         bool mine = k >= 0 && k < r->n_prompts;
         st = mx_prompts_next(r->prompts, mine ? &r->asked[k] : &other, end);
         if (!st && mine && !*end && r->asked[k].ids.n + r->s->max_completion > r->seq)
@@ -253,18 +263,33 @@ static mx_status ask(grpo_run *r, const mx_objective_run *o, bool *end)
                          (long long)r->seq, r->asked[k].text);
     }
     mx_post_prompt_fini(&other);
-    return st;
+    uint64_t digest = 0;
+    for (int64_t i = 0; i < r->n_prompts && !st && !*end; i++)
+        digest = mx_rows_digest(digest, &r->asked[i].ids);
+    return st ? st : mx_rows_check_same(o, digest);
 }
 
-static mx_status judge(grpo_run *r)
+/* Own rows, by whoever leads them: a program that judges may say something else when it is asked
+ * again. */
+static mx_status judge_own(grpo_run *r, const mx_objective_run *o)
 {
-    int64_t n = r->rows, G = r->s->generations;
+    int64_t G = r->s->generations;
     int count = r->rewards ? mx_rewards_count(r->rewards) : 0;
-    mx_reward_input *j = mx_realloc(NULL, sizeof *j * (size_t)n);
-    for (int64_t i = 0; i < n; i++)
-        j[i] = mx_reward_input_of(&r->asked[i / G], &r->answer[i], r->s);
-    mx_status st = count ? mx_rewards_score(r->rewards, j, n, r->score) : MX_OK;
+    mx_reward_input *j = mx_realloc(NULL, sizeof *j * (size_t)r->own);
+    for (int64_t i = 0; i < r->own; i++)
+        j[i] = mx_reward_input_of(&r->asked[(r->first + i) / G], &r->answer[r->first + i], r->s);
+    mx_status st = MX_OK;
+    if (count && mx_rows_leads(o))
+        st = mx_rewards_score(r->rewards, j, r->own, r->score + r->first * count);
     mx_free(j);
+    return mx_rows_share(o, st, r->score, sizeof *r->score * (size_t)(r->own * count));
+}
+
+static mx_status judge(grpo_run *r, const mx_objective_run *o)
+{
+    int64_t n = r->rows;
+    int count = r->rewards ? mx_rewards_count(r->rewards) : 0;
+    mx_status st = judge_own(r, o);
     for (int64_t i = 0; i < n && !st; i++) {
         r->reward[i] = count ? mx_rewards_sum(r->rewards, r->score + i * count)
                              : r->answer[i].reward;
@@ -283,16 +308,16 @@ static void fill_row(grpo_run *r, int64_t i)
 {
     const mx_tokens *p = &r->asked[i / r->s->generations].ids, *a = &r->answer[i].ids;
     mx_batch *b = &r->batch;
-    int64_t at = i * r->seq;
+    int64_t at = i * r->seq, to = at - r->first * r->seq;
     bool trains = !(r->s->mask_truncated && r->answer[i].truncated);
     for (int64_t k = 0; k < r->seq; k++) {
         int64_t q = k - p->n, next = q + 1;
         bool there = q < a->n;
-        b->tokens[at + k] = k < p->n ? p->ids[k] : there ? a->ids[q] : 0;
-        b->segments[at + k] = there;
-        b->positions[at + k] = there ? (int32_t)k : 0;
+        b->tokens[to + k] = k < p->n ? p->ids[k] : there ? a->ids[q] : 0;
+        b->segments[to + k] = there;
+        b->positions[to + k] = there ? (int32_t)k : 0;
         bool label = next >= 0 && next < a->n && trains;
-        b->labels[at + k] = label ? a->ids[next] : MX_NO_LABEL;
+        b->labels[to + k] = label ? a->ids[next] : MX_NO_LABEL;
         r->old[at + k] = r->drawn[at + k] = label && r->answer[i].logp ? r->answer[i].logp[next]
                                                                        : 0;
         b->n_tokens += there;
@@ -304,11 +329,12 @@ static void fill_row(grpo_run *r, int64_t i)
 /* With several steps on the same answers: what the policy that gave them thinks of them. */
 static mx_status keep_policy(grpo_run *r, int64_t microbatch)
 {
-    for (int64_t row = 0; r->policy && r->s->sampled && row < r->rows; row += microbatch) {
+    for (int64_t row = 0; r->policy && r->s->sampled && row < r->own; row += microbatch) {
         const float *logps;
+        int64_t at = r->first + row;
         MX_TRY(mx_reference_run(r->policy, &r->batch, row, microbatch, &logps));
-        memcpy(r->old + row * r->seq, logps, sizeof(float) * (size_t)(microbatch * r->seq));
-        for (int64_t i = row; i < row + microbatch; i++)
+        memcpy(r->old + at * r->seq, logps, sizeof(float) * (size_t)(microbatch * r->seq));
+        for (int64_t i = at; i < at + microbatch; i++)
             r->has_old[i] = 1;
     }
     return MX_OK;
@@ -405,17 +431,17 @@ static mx_status make(grpo_run *r, const mx_objective_run *o, int64_t generation
     for (int64_t p = 0; p < r->n_prompts && !r->s->sampled; p++)
         MX_TRY(mx_recorded_answers(o->data, &r->asked[p], r->s,
                                    &r->answer[p * r->s->generations]));
+    int64_t draws = o->comm ? generation : generation * o->n_ranks + o->rank;
     if (r->s->sampled)
-        MX_TRY(mx_sampler_run(r->sampler, r->asked, r->n_prompts,
-                              generation * o->n_ranks + o->rank, r->answer));
+        MX_TRY(mx_sampler_run(r->sampler, r->asked, r->n_prompts, draws, r->answer));
     double sampled = mx_clock_now();
-    MX_TRY(judge(r));
+    MX_TRY(judge(r, o));
     mx_reward_facts f = mx_advantages(r->s, r->reward, r->rows, r->advantage);
     r->batch.n_tokens = r->batch.n_trained = 0;
-    for (int64_t i = 0; i < r->rows; i++) {
-        fill_row(r, i);
+    for (int64_t i = 0; i < r->own; i++)
+        fill_row(r, r->first + i);
+    for (int64_t i = 0; i < r->rows; i++)
         tokens += (double)r->answer[i].ids.n;
-    }
     MX_TRY(keep_policy(r, o->microbatch));
     r->n_metrics = 0;
     reward_metrics(r, &f);
@@ -443,16 +469,16 @@ static mx_status next(mx_objective_run *o, const mx_batch **b)
 static mx_status feed(mx_objective_run *o, mx_exec *e, const mx_batch *b, int64_t row)
 {
     grpo_run *r = o->state;
-    int64_t rows = mx_exec_type(e, "tokens")->dim[0], at = row * r->seq;
+    int64_t rows = mx_exec_type(e, "tokens")->dim[0], of = r->first + row, at = of * r->seq;
     if (r->reference) {
         const float *logps;
         MX_TRY(mx_reference_run(r->reference, b, row, rows, &logps));
-        MX_TRY(mx_exec_write(e, "reference", logps));
+        MX_TRY(mx_exec_write_rows(e, "reference", logps));
     }
-    MX_TRY(mx_exec_write(e, "advantage", r->advantage + row));
-    MX_TRY(mx_exec_write(e, "has_old", r->has_old + row));
-    MX_TRY(mx_exec_write(e, "old", r->old + at));
-    return mx_exec_write(e, "drawn", r->drawn + at);
+    MX_TRY(mx_exec_write(e, "advantage", r->advantage + of));
+    MX_TRY(mx_exec_write(e, "has_old", r->has_old + of));
+    MX_TRY(mx_exec_write_rows(e, "old", r->old + at));
+    return mx_exec_write_rows(e, "drawn", r->drawn + at);
 }
 
 static int report(const mx_objective_run *o, mx_metric *out)
@@ -492,6 +518,7 @@ const mx_objective mx_objective_grpo = {
            "sapo, luspo",
     .verb = "grpo",
     .data = "prompt, and what its rewards need: answer, solution",
+    .place = 7,
     .rows = MX_ROWS_SAMPLED,
     .rows_each = rows_each,
     .read = read,

@@ -86,7 +86,8 @@ void mx_completion_fini(mx_completion *c);
 mx_reward_input mx_reward_input_of(const mx_post_prompt *asked, const mx_completion *c,
                                    const mx_grpo *s);
 
-/* rollout.c: answers by the weights of the run's own session, in place. */
+/* rollout.c: answers by the weights of the run's own session, in place. On a mesh all ranks ask for
+ * the answers of all. */
 typedef struct mx_sampler mx_sampler;
 /* The memory that it will take. */
 mx_status mx_sampler_beside(const mx_objective_run *o, const mx_grpo *s, int64_t rows,

@@ -140,11 +140,14 @@ static rows rows_of(mx_graph *g, const mx_head *h, const mx_build *b, const mx_g
     r.counts = mx_reshape(g, r.t.counts, shape);
     r.logp = mx_reshape(g, r.t.logp, shape);
     r.tokens = mx_maximum(g, mx_row_sum(g, r.counts), number(g, 1));
-    r.advantage = mx_reshape(g, mx_input(g, "advantage", MX_SHAPE(b->batch), MX_F32),
+    r.advantage = mx_reshape(g, mx_rows_input(g, "advantage", MX_SHAPE(b->batch), MX_F32,
+                                              MX_BATCH_AXES),
                              MX_SHAPE(b->batch, 1));
-    mx_node *known = mx_reshape(g, mx_input(g, "has_old", MX_SHAPE(b->batch), MX_F32),
+    mx_node *known = mx_reshape(g, mx_rows_input(g, "has_old", MX_SHAPE(b->batch), MX_F32,
+                                              MX_BATCH_AXES),
                                 MX_SHAPE(b->batch, 1));
-    mx_node *now = mx_detach(g, r.logp), *old = mx_input(g, "old", shape, MX_F32);
+    mx_node *now = mx_detach(g, r.logp);
+    mx_node *old = mx_rows_input(g, "old", shape, MX_F32, MX_ROWS_AXES);
     old = mx_add(g, now, mx_mul(g, mx_sub(g, old, now), known));
     mx_node *d = mx_mul(g, mx_sub(g, r.logp, old), r.counts);
     if (s->of->log_ratio > 0)
@@ -155,7 +158,7 @@ static rows rows_of(mx_graph *g, const mx_head *h, const mx_build *b, const mx_g
         d = mx_clamp(g, mx_add(g, mx_sub(g, r.logp, now), mx_detach(g, d)), -1e30, 10);
     r.ratio = mx_exp(g, d);
     if (s->beta > 0)
-        r.kl = kl_of(g, &r, mx_input(g, "reference", shape, MX_F32));
+        r.kl = kl_of(g, &r, mx_rows_input(g, "reference", shape, MX_F32, MX_ROWS_AXES));
     return r;
 }
 
@@ -196,7 +199,8 @@ static void clip_metrics(const rows *r)
 static void gap_metrics(const rows *r)
 {
     mx_graph *g = r->g;
-    mx_node *drawn = mx_input(g, "drawn", MX_SHAPE(r->t.batch, r->t.seq), MX_F32);
+    mx_node *drawn = mx_rows_input(g, "drawn", MX_SHAPE(r->t.batch, r->t.seq), MX_F32,
+                                   MX_ROWS_AXES);
     mx_node *d = mx_mul(g, mx_sub(g, mx_detach(g, r->logp), drawn), r->counts);
     mx_node *gap = mx_maximum(g, d, mx_affine(g, d, -1, 0));
     mx_metric_root(g, "sampling/sampling_logp_difference/mean", mx_mean_counted(g, gap, r->counts));

@@ -5,12 +5,13 @@
  *     apo_zero_unpaired   good: 1 - s(beta x)         bad: s(beta x)
  * weighted by desirable_weight and undesirable_weight, mean over the answers. k is the mean of x
  * over the microbatch's prompts with each other's answers (that of the row before; the first has
- * the last one's), without gradient, at least 0.
+ * the last one's), without gradient, at least 0. On a mesh a microbatch has rows of all ranks.
  */
 #include "data/load/encode.h"
 #include "exec/step.h"
 #include "ops.h"
 #include "post/distill.h"
+#include "post/mesh_rows.h"
 #include "post/pairs.h"
 #include "post/prompts.h"
 #include "post/reference.h"
@@ -29,10 +30,6 @@ static mx_status read_as(const mx_config *c, mx_arena *a, bool uses_kl, const vo
                     .good = mx_config_float(c, "desirable_weight"),
                     .bad = mx_config_float(c, "undesirable_weight")};
     *out = s;
-    if (uses_kl && mx_config_float(c, "per_device_batch_size") < 2)
-        return mx_fail(MX_USAGE, "%s: loss_type=kto pairs every prompt with another one's answer; "
-                       "set per_device_batch_size=2 or more",
-                       mx_config_where(c, "per_device_batch_size"));
     if (mx_config_int(c, "eval_interval") > 0)
         return mx_fail(MX_USAGE, "%s: loss_type=kto has no evaluation yet; leave eval_interval out",
                        mx_config_where(c, "eval_interval"));
@@ -75,10 +72,10 @@ static mx_node *loss(mx_graph *g, const mx_head *h, mx_build *b, const void *giv
 {
     const settings *s = given;
     mx_token_logps t = mx_logps_of(g, h, b, 1);
-    mx_node *ref = mx_reshape(g, mx_input(g, "reference", MX_SHAPE(b->batch, b->seq), MX_F32),
-                              MX_SHAPE(b->batch * b->seq));
-    mx_node *good = mx_reshape(g, mx_input(g, "desirable", MX_SHAPE(b->batch), MX_F32),
-                               MX_SHAPE(b->batch, 1));
+    mx_node *ref = mx_reshape(g, mx_rows_input(g, "reference", MX_SHAPE(b->batch, b->seq), MX_F32,
+                                            MX_ROWS_AXES), MX_SHAPE(b->batch * b->seq));
+    mx_node *good = mx_reshape(g, mx_rows_input(g, "desirable", MX_SHAPE(b->batch), MX_F32,
+                                             MX_BATCH_AXES), MX_SHAPE(b->batch, 1));
     mx_node *kl = mx_input(g, "kl", MX_SCALAR, MX_F32), *own = mx_row_sums(g, &t, t.logp);
     mx_node *x = mx_sub(g, own, mx_row_sums(g, &t, ref));
     mx_node *bad = mx_affine(g, good, -1, 1);
@@ -105,22 +102,28 @@ typedef struct {
     mx_reference *reference, *policy;
     mx_batch batch, crossed; /* crossed: prompts with other answers */
     mx_post_prompt asked;
-    mx_document *row; /* (rows) */
-    float *good;
-    int64_t rows;
+    mx_document *row; /* (rows): on a mesh those of all ranks */
+    float *good;      /* likewise */
+    int64_t rows, own, first; /* own ones begin with `first` */
     mx_arena arena;
 } kto_run;
 
 static mx_status open(mx_objective_run *o)
 {
     kto_run *r = mx_realloc(NULL, sizeof *r);
-    *r = (kto_run){.s = o->settings, .rows = o->microbatch * o->accumulation};
+    *r = (kto_run){.s = o->settings, .own = o->microbatch * o->accumulation};
+    r->rows = r->own * mx_rows_parts(o);
+    r->first = r->own * mx_rows_part(o);
     o->state = r;
+    if (r->s->uses_kl && o->microbatch * mx_rows_parts(o) < 2)
+        return mx_fail(MX_USAGE, "%s: loss_type=kto pairs every prompt with another one's answer; "
+                       "set per_device_batch_size=2 or more",
+                       mx_config_where(o->config, "per_device_batch_size"));
     r->good = MX_NEW_N(&r->arena, float, r->rows);
     r->row = MX_NEW_N(&r->arena, mx_document, r->rows + 1); /* an example may take two */
     MX_TRY(mx_prompts_open(&r->prompts, o->data, o->data->sets, o->data->n_sets));
-    MX_TRY(mx_batch_room(&r->batch, r->rows, o->options->shape.seq));
-    MX_TRY(mx_batch_room(&r->crossed, r->rows, o->options->shape.seq));
+    MX_TRY(mx_batch_room(&r->batch, r->own, o->options->shape.seq));
+    MX_TRY(mx_batch_room(&r->crossed, r->own, o->options->shape.seq));
     MX_TRY(mx_reference_open(&r->reference, o, 1, false));
     if (r->s->uses_kl)
         MX_TRY(mx_reference_open(&r->policy, o, 1, true));
@@ -225,47 +228,65 @@ static mx_status take(kto_run *r, const mx_objective_run *o, mx_document *d, flo
     return MX_OK;
 }
 
+/* The row before own row i in its microbatch, which has as many of every part; before the first is
+ * the last. */
+static int64_t row_before(const kto_run *r, const mx_objective_run *o, int64_t i)
+{
+    int64_t parts = mx_rows_parts(o), begin = i / o->microbatch * o->microbatch;
+    if (i > begin)
+        return r->first + i - 1;
+    int64_t part = (mx_rows_part(o) + parts - 1) % parts;
+    return part * r->own + begin + o->microbatch - 1;
+}
+
 static mx_status next(mx_objective_run *o, const mx_batch **b)
 {
     kto_run *r = o->state;
     bool end = false;
     *b = NULL;
-    for (int64_t i = 0; i < r->rows * o->n_ranks && !end; i++) {
-        int64_t k = i - o->rank * r->rows;
+    int64_t ranks = o->comm ? 1 : o->n_ranks, rank = o->comm ? 0 : o->rank;
+    for (int64_t i = 0; i < r->rows * ranks && !end; i++) {
+        int64_t k = i - rank * r->rows;
         bool mine = k >= 0 && k < r->rows;
         float other;
         MX_TRY(take(r, o, &r->row[mine ? k : r->rows], mine ? &r->good[k] : &other, &end));
     }
+    uint64_t digest = 0;
+    for (int64_t i = 0; i < r->rows && !end; i++)
+        digest = mx_rows_digest(digest, &r->row[i].ids);
+    MX_TRY(mx_rows_check_same(o, digest));
     if (end)
         return MX_OK;
     r->batch.n_tokens = r->batch.n_trained = 0;
     r->batch.step = o->step;
-    for (int64_t i = 0; i < r->rows; i++) {
-        int64_t first = i / o->microbatch * o->microbatch;
-        int64_t before = i > first ? i - 1 : first + o->microbatch - 1;
-        put_row(&r->batch, i, &r->row[i], &r->row[i]);
-        put_row(&r->crossed, i, &r->row[i], &r->row[before]);
+    for (int64_t i = 0; i < r->own; i++) {
+        const mx_document *d = &r->row[r->first + i];
+        put_row(&r->batch, i, d, d);
+        put_row(&r->crossed, i, d, &r->row[row_before(r, o, i)]);
     }
     *b = &r->batch;
     return MX_OK;
 }
 
 /* The mean over rows of log p - log p_ref of crossed answers, at least 0. */
-static mx_status measure_kl(kto_run *r, int64_t row, int64_t rows, float *kl)
+static mx_status measure_kl(kto_run *r, const mx_objective_run *o, int64_t row, int64_t rows,
+                            float *kl)
 {
     const float *logps;
     double sum = 0;
-    int64_t n = rows * r->crossed.seq_len;
+    int64_t all = rows * mx_rows_parts(o), n = all * r->crossed.seq_len;
     *kl = 0;
     if (!r->policy)
         return MX_OK;
     MX_TRY(mx_reference_run(r->policy, &r->crossed, row, rows, &logps));
+    logps = mx_reference_of_all(r->policy, rows);
     for (int64_t i = 0; i < n; i++)
         sum += logps[i];
     MX_TRY(mx_reference_run(r->reference, &r->crossed, row, rows, &logps));
+    logps = mx_reference_of_all(r->reference, rows);
     for (int64_t i = 0; i < n; i++)
         sum -= logps[i];
-    *kl = sum > 0 ? (float)(sum / (double)rows) : 0;
+    *kl = sum > 0 ? (float)(sum / (double)all) : 0;
     return MX_OK;
 }
 
@@ -275,11 +296,11 @@ static mx_status feed(mx_objective_run *o, mx_exec *e, const mx_batch *b, int64_
     int64_t rows = mx_exec_type(e, "tokens")->dim[0];
     const float *logps;
     float kl;
-    MX_TRY(measure_kl(r, row, rows, &kl));
+    MX_TRY(measure_kl(r, o, row, rows, &kl));
     MX_TRY(mx_exec_write(e, "kl", &kl));
-    MX_TRY(mx_exec_write(e, "desirable", r->good + row));
+    MX_TRY(mx_exec_write(e, "desirable", r->good + r->first + row));
     MX_TRY(mx_reference_run(r->reference, b, row, rows, &logps));
-    return mx_exec_write(e, "reference", logps);
+    return mx_exec_write_rows(e, "reference", logps);
 }
 
 static int64_t rows_each(const void *given)
@@ -304,6 +325,7 @@ const mx_objective mx_objective_kto = {
     .doc = "good and bad answers, against a reference",
     .verb = "dpo",
     .data = "prompt, completion and label",
+    .place = 4,
     .rows = MX_ROWS_SAMPLED,
     .rows_each = rows_each,
     .read = read,
@@ -324,6 +346,7 @@ const mx_objective mx_objective_apo_zero_unpaired = {
     .doc = "the same without what the model says of other answers",
     .verb = "dpo",
     .data = "prompt, completion and label",
+    .place = 5,
     .rows = MX_ROWS_SAMPLED,
     .rows_each = rows_each,
     .read = read_apo,

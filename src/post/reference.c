@@ -37,7 +37,8 @@ static mx_node *logps(mx_graph *g, const mx_head *h, mx_build *b, const void *gi
 {
     const settings *s = given;
     mx_token_logps t = mx_logps_of(g, h, b, s->temperature);
-    mx_graph_root(g, "logps", mx_affine(g, t.logp, 1, 0));
+    mx_graph_root(g, "logps", mx_reshape(g, mx_affine(g, t.logp, 1, 0),
+                                         MX_SHAPE(t.batch, t.seq)));
     return mx_graph_root(g, "loss", mx_mul(g, mx_sum_all(g, t.logp), t.scale));
 }
 
@@ -51,7 +52,7 @@ static mx_status size_for(mx_reference *r, int64_t rows, sized **out)
     MX_ASSERT(r->n < MAX_SIZES, "%d sizes of batches", r->n);
     sized *s = *out = &r->size[r->n];
     mx_step_options o = r->options;
-    o.shape.batch = o.compile.partition ? rows * r->o->n_ranks : rows;
+    o.shape.batch = rows * (r->o->comm ? r->o->n_ranks : 1);
     MX_TRY(mx_step_open(&s->step, r->session, r->o->model, &o));
     s->rows = rows;
     r->n++;
@@ -156,7 +157,14 @@ mx_status mx_reference_run(mx_reference *r, const mx_batch *b, int64_t row, int6
     MX_TRY(mx_feed_frozen(e, b, row));
     MX_TRY(mx_exec_run(e));
     MX_TRY(mx_exec_read(e, "logps", s->logps));
-    bool meshed = r->options.compile.partition != NULL;
-    *out = s->logps + (meshed ? r->o->rank * rows * b->seq_len : 0);
+    *out = s->logps + (r->o->comm ? r->o->rank * rows * b->seq_len : 0);
     return MX_OK;
+}
+
+const float *mx_reference_of_all(const mx_reference *r, int64_t rows)
+{
+    for (int i = 0; i < r->n; i++)
+        if (r->size[i].rows == rows)
+            return r->size[i].logps;
+    return NULL;
 }

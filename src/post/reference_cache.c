@@ -64,16 +64,19 @@ static void add_row(mx_reference_cache *c, const mx_batch *b, int64_t row, const
     c->n_logps += e->n;
 }
 
+/* Ranks of a mesh read the same rows and ask together; then each knows of all. */
 static mx_status fill(mx_reference_cache *c, const mx_objective_run *o, mx_reference *r,
                       mx_loader *l)
 {
+    int64_t rows = o->microbatch, own = o->comm ? o->rank * rows : 0;
     for (;;) {
         const mx_batch *b;
         const float *logps;
         MX_TRY(mx_loader_next(l, &b));
         if (!b)
             break;
-        MX_TRY(mx_reference_run(r, b, 0, o->microbatch, &logps));
+        MX_TRY(mx_reference_run(r, b, own, rows, &logps));
+        logps = mx_reference_of_all(r, rows);
         for (int64_t k = 0; k < b->rows; k++)
             add_row(c, b, k, logps + k * b->seq_len);
     }
@@ -87,7 +90,8 @@ static mx_status compute(mx_reference_cache *c, const mx_objective_run *o)
     mx_train_data d = {0};
     mx_reference *r = NULL;
     mx_train_data_request q = {.config = o->config, .model_dir = o->model_dir,
-                               .vocab = o->model->summary.vocab, .rows = o->microbatch,
+                               .vocab = o->model->summary.vocab,
+                               .rows = o->microbatch * (o->comm ? o->n_ranks : 1),
                                .model = o->model, .once = true};
     mx_objective_request(o->objective, o->config, &q);
     mx_status st = mx_reference_open(&r, o, 1, false);
@@ -149,7 +153,8 @@ mx_status mx_reference_cache_open(mx_reference_cache **out, const mx_objective_r
         return st;
     }
     MX_TRY(mx_status_wrap(compute(c, o), "precompute_ref_log_probs"));
-    return o->rank == 0 ? save(c, path) : MX_OK;
+    bool leads = o->comm ? o->comm->rank == 0 : o->rank == 0;
+    return leads ? save(c, path) : MX_OK;
 }
 
 void mx_reference_cache_close(mx_reference_cache *c)

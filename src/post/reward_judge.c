@@ -74,7 +74,7 @@ void mx_reward_model_close(mx_reward_model *m)
 }
 
 /* Row `to`: prompt and answer. A text that is too long loses its end. */
-static mx_status put_row(mx_reward_model *m, const mx_reward_input *j, int64_t to, int32_t *last)
+static mx_status put_row(mx_reward_model *m, const mx_reward_input *j, int64_t to)
 {
     mx_batch *b = &m->batch;
     mx_tokens ids = {0};
@@ -91,7 +91,6 @@ static mx_status put_row(mx_reward_model *m, const mx_reward_input *j, int64_t t
         b->positions[to * S + i] = i < n ? (int32_t)i : 0;
         b->labels[to * S + i] = MX_NO_LABEL;
     }
-    *last = (int32_t)(to * S + (n ? n - 1 : 0));
     mx_tokens_fini(&ids);
     mx_str_fini(&text);
     return st;
@@ -101,12 +100,11 @@ mx_status mx_reward_model_judge(mx_reward_model *m, const mx_reward_input *answe
                                 double *score, int stride)
 {
     for (int64_t at = 0; at < n; at += ROWS) {
-        int32_t last[ROWS];
         float value[ROWS];
         for (int64_t i = 0; i < ROWS; i++)
-            MX_TRY(put_row(m, &answers[at + i < n ? at + i : n - 1], i, &last[i]));
+            MX_TRY(put_row(m, &answers[at + i < n ? at + i : n - 1], i));
         MX_TRY(mx_feed_frozen(m->step.exec, &m->batch, 0));
-        MX_TRY(mx_exec_write(m->step.exec, "last", last));
+        MX_TRY(mx_scores_feed(m->step.exec, &m->batch, 0));
         MX_TRY(mx_exec_run(m->step.exec));
         MX_TRY(mx_exec_read(m->step.exec, "scores", value));
         for (int64_t i = 0; i < ROWS && at + i < n; i++)

@@ -10,6 +10,7 @@
 #include "models/classes.h"
 #include "ops.h"
 #include "post/pairs.h"
+#include <string.h>
 
 typedef struct {
     double center;
@@ -35,10 +36,14 @@ static mx_status read(const mx_config *c, mx_arena *a, const void **out)
 
 mx_node *mx_scores_of(mx_graph *g, const mx_head *h, const mx_build *b)
 {
-    int64_t n = b->batch * b->seq, d = h->hidden->type.dim[2];
-    mx_node *last = mx_input(g, "last", MX_SHAPE(b->batch), MX_I32);
-    mx_node *x = mx_embed(g, mx_reshape(g, h->hidden, MX_SHAPE(n, d)), last);
-    return mx_matmul_as(g, "*d,fd->*f", x, h->weight, MX_F32);
+    int64_t d = h->hidden->type.dim[2];
+    mx_node *last = mx_rows_input(g, "last", MX_SHAPE(b->batch, b->seq), MX_F32, MX_ROWS_AXES);
+    h->hidden->axes = "activation_embed_and_logits_batch,activation_length,";
+    mx_node *zero = mx_constant(g, MX_SCALAR, h->hidden->type.dtype, 0);
+    mx_node *is_last = mx_reshape(g, last, MX_SHAPE(b->batch, b->seq, 1));
+    mx_node *only = mx_where(g, is_last, h->hidden, zero);
+    mx_node *x = mx_sum_to(g, only, MX_SHAPE(b->batch, 1, d));
+    return mx_matmul_as(g, "*d,fd->*f", mx_reshape(g, x, MX_SHAPE(b->batch, d)), h->weight, MX_F32);
 }
 
 static void metrics(mx_graph *g, mx_node *r, mx_node *c, mx_node *j, mx_node *there)
@@ -56,7 +61,7 @@ static mx_node *loss(mx_graph *g, const mx_head *h, mx_build *b, const void *giv
 {
     const settings *s = given;
     mx_node *r = mx_scores_of(g, h, b), *scale = mx_input(g, "loss_scale", MX_SCALAR, MX_F32);
-    mx_node *labels = mx_input(g, "labels", MX_SHAPE(b->batch, b->seq), MX_I32);
+    mx_node *labels = mx_rows_input(g, "labels", MX_SHAPE(b->batch, b->seq), MX_I32, MX_ROWS_AXES);
     mx_node *most = mx_side(g, mx_row_max(g, mx_cast(g, labels, MX_F32)), 0);
     mx_node *there = mx_greater(g, most, mx_constant(g, MX_SCALAR, MX_F32, -0.5));
     mx_node *c = mx_side(g, r, 0), *j = mx_side(g, r, 1), *sum = mx_add(g, c, j);
@@ -70,21 +75,26 @@ static mx_node *loss(mx_graph *g, const mx_head *h, mx_build *b, const void *giv
     return mx_loss_root(g, b, mx_mul(g, total, scale), mx_mul(g, mx_sum_all(g, there), scale));
 }
 
-/* The last token of each row, by its number in the rows. */
-static mx_status feed(mx_objective_run *o, mx_exec *e, const mx_batch *b, int64_t row)
+mx_status mx_scores_feed(mx_exec *e, const mx_batch *b, int64_t row)
 {
     int64_t rows = mx_exec_type(e, "tokens")->dim[0], S = b->seq_len;
-    int32_t *last = mx_realloc(NULL, sizeof *last * (size_t)rows);
-    (void)o;
+    float *last = mx_realloc(NULL, sizeof *last * (size_t)(rows * S));
+    memset(last, 0, sizeof *last * (size_t)(rows * S));
     for (int64_t i = 0; i < rows; i++) {
         int64_t n = S;
         while (n > 1 && !b->segments[(row + i) * S + n - 1])
             n--;
-        last[i] = (int32_t)(i * S + n - 1);
+        last[i * S + n - 1] = 1;
     }
-    mx_status st = mx_exec_write(e, "last", last);
+    mx_status st = mx_exec_write_rows(e, "last", last);
     mx_free(last);
     return st;
+}
+
+static mx_status feed(mx_objective_run *o, mx_exec *e, const mx_batch *b, int64_t row)
+{
+    (void)o;
+    return mx_scores_feed(e, b, row);
 }
 
 const mx_objective mx_objective_reward = {
@@ -92,6 +102,7 @@ const mx_objective mx_objective_reward = {
     .doc = "a reward model: one score, higher for the better answer",
     .verb = "dpo",
     .data = "prompt, chosen and rejected",
+    .place = 6,
     .rows = MX_ROWS_PAIRS,
     .adapt = mx_classes_make_reward,
     .read = read,

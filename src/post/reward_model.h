@@ -2,12 +2,16 @@
 #ifndef MX_POST_REWARD_MODEL_H
 #define MX_POST_REWARD_MODEL_H
 
+#include "data/load/loader.h"
+#include "device/device.h"
 #include "models/model.h"
 #include "post/reward.h"
 
-/* (B, 1) scores of rows, by the hidden state of the token whose row number of (B S) the input
- * `last` (B) gives: the root "scores". */
+/* (B, 1) scores of rows, by the hidden state of the token that is 1 in the input `last` (B, S), the
+ * others being 0: the root "scores". A mask and not an index, so that rows may be cut anyhow. */
 mx_node *mx_scores_of(mx_graph *g, const mx_head *h, const mx_build *b);
+/* The last token of rows of a batch, from `row` on, into such a program. */
+mx_status mx_scores_feed(mx_exec *e, const mx_batch *b, int64_t row) MX_MUST_USE;
 
 /* reward_model_path: a directory in the form of Hugging Face's ForSequenceClassification, with a
  * tokenizer of its own. */

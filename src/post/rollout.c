@@ -2,7 +2,9 @@
  * or read from a file.
  *
  * Answers are decoded in batches of equal size. A draw is a function of (seed, generation, number
- * of the answer, token), so that neither the size of the batches nor a restart changes it. The
+ * of the answer, token), so that neither the size of the batches nor a restart changes it. On a
+ * mesh the program is cut as training's is: all ranks decode the answers of all, each with its part
+ * of the weights and caches, and draw the same tokens from the same logits. The
  * log-probability of a token is that of the softmax of logits / temperature over the whole
  * vocabulary, as training computes it, on the CPU to the bit: decoding takes the GEMMs and the
  * attention of a training step (one_path), and the sum over the vocabulary is linear_xent's. Cuts
@@ -14,6 +16,7 @@
 #include "compile/lora.h"
 #include "infer/decode.h"
 #include "ops/cpu/xent_kernel.h"
+#include "post/mesh_rows.h"
 #include <math.h>
 #include <omp.h>
 #include <string.h>
@@ -55,6 +58,7 @@ static mx_decode_settings decode_settings(const mx_objective_run *o, const mx_gr
     int64_t most = so->compile.device->host_memory ? MOST_AT_ONCE : MOST_ON_GPU;
     if (s->at_once > 0)
         most = s->at_once;
+    most *= mx_rows_parts(o);
     return (mx_decode_settings){.batch = rows < most ? rows : most,
                                 .max_length = so->shape.seq,
                                 .lora = so->lora,
@@ -62,6 +66,7 @@ static mx_decode_settings decode_settings(const mx_objective_run *o, const mx_gr
                                 .one_path = true,
                                 .compile = {.compute = so->compile.compute,
                                             .reads_copies = true,
+                                            .partition = so->compile.partition,
                                             .narrow_frozen = so->compile.narrow_frozen,
                                             .frozen_codes = so->compile.frozen_codes}};
 }
@@ -246,7 +251,7 @@ bool mx_sampler_is_exact(const mx_sampler *s)
 {
     const mx_step_options *so = s->o->options;
     return mx_decode_is_exact(s->decode) && !so->compile.quantization && !so->compile.partition &&
-           !so->compile.frozen_codes && so->dropout == 0 &&
+           !so->compile.frozen_codes && so->dropout == 0 && so->attention_dropout == 0 &&
            (!so->lora || so->lora->dropout == 0);
 }
 

@@ -4,6 +4,7 @@
 #include "base/io.h"
 #include "exec/step.h"
 #include "post/grpo.h"
+#include "post/mesh_rows.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -73,13 +74,17 @@ static mx_status open_tasks(tasks *t, const mx_objective_run *o)
                        (long long)o->options->shape.seq);
     MX_TRY(mx_rewards_open(&t->rewards, c));
     MX_TRY(read_prompts(t, o, mx_config_text(c, "task_path")));
+    uint64_t digest = 0;
+    for (int64_t i = 0; i < t->n; i++)
+        digest = mx_rows_digest(digest, &t->asked[i].ids);
+    MX_TRY(mx_rows_check_same(o, digest));
     rows = t->n * k;
     t->answer = mx_realloc(NULL, sizeof *t->answer * (size_t)rows);
     memset(t->answer, 0, sizeof *t->answer * (size_t)rows);
     t->score = mx_realloc(NULL, sizeof *t->score * (size_t)(rows * mx_rewards_count(t->rewards)));
     /* Beside a sampler of the objective's own the two share caches, which have its size. */
     if (o->objective->rows == MX_ROWS_SAMPLED)
-        rows = o->microbatch * o->accumulation;
+        rows = o->microbatch * o->accumulation * mx_rows_parts(o);
     return mx_sampler_open(&t->sampler, o, &t->s, rows);
 }
 
@@ -103,15 +108,18 @@ void mx_tasks_close(mx_objective_run *o)
 
 /* --- measuring --- */
 
-static mx_status judge(tasks *t)
+/* On a mesh all ranks have the answers, and the first judges them. */
+static mx_status judge(tasks *t, const mx_objective_run *o)
 {
     int64_t G = t->s.generations, rows = t->n * G;
     mx_reward_input *j = mx_realloc(NULL, sizeof *j * (size_t)rows);
     for (int64_t i = 0; i < rows; i++)
         j[i] = mx_reward_input_of(&t->asked[i / G], &t->answer[i], &t->s);
-    mx_status st = mx_rewards_score(t->rewards, j, rows, t->score);
+    mx_status st = MX_OK;
+    if (!o->comm || o->comm->rank == 0)
+        st = mx_rewards_score(t->rewards, j, rows, t->score);
     mx_free(j);
-    return st;
+    return o->comm ? mx_comm_agree(o->comm, st) : st;
 }
 
 static void count(const tasks *t, mx_metric *out, int *n)
@@ -182,7 +190,9 @@ mx_status mx_tasks_measure(mx_objective_run *o, int64_t step, mx_metric *out, in
         MX_TRY(open_tasks(t, o));
     }
     MX_TRY(mx_sampler_run(t->sampler, t->asked, t->n, GENERATION, t->answer));
-    MX_TRY(judge(t));
+    MX_TRY(judge(t, o));
+    if (o->comm && o->comm->rank != 0)
+        return MX_OK;
     count(t, out, n);
     return write_samples(t, o->folder, step);
 }

@@ -2,6 +2,7 @@
 #include "post/teacher.h"
 
 #include "base/str.h"
+#include "compile/mesh/partition.h"
 #include "exec/model_ref.h"
 #include "ops.h"
 #include "post/tokens.h"
@@ -30,7 +31,7 @@ struct mx_teacher {
     mx_session *session;
     mx_step_options options;
     settings settings;
-    int64_t d_model;
+    int64_t d_model, parts;
     sized size[MAX_SIZES];
     int n;
 };
@@ -76,22 +77,35 @@ mx_node *mx_attention_outputs(mx_graph *g, const mx_build *b, const int64_t *lay
     return all;
 }
 
-/* The largest k logits of some rows at a time: no more than MOST logits exist together. */
-static void top_logits(mx_graph *g, const mx_head *h, const settings *s, int64_t n)
+#define LOGITS MX_SHARD_ROOT "teacher_logits"
+#define IDS MX_SHARD_ROOT "teacher_ids"
+#define FEATURES MX_SHARD_ROOT "teacher_features"
+
+static void root(mx_graph *g, const char *name, mx_node *x, const char *axes)
 {
-    int64_t d = h->hidden->type.dim[2], V = h->weight->type.dim[0];
-    int64_t step = MOST / V < 1 ? 1 : MOST / V;
-    mx_node *x = mx_reshape(g, h->hidden, MX_SHAPE(n, 1, d)), *values = NULL, *ids = NULL;
-    for (int64_t at = 0; at < n; at += step) {
+    x->axes = axes;
+    mx_graph_root(g, name, x);
+}
+
+/* The largest k logits of some places of every row at a time: no more than MOST logits exist
+ * together. */
+static void top_logits(mx_graph *g, const mx_head *h, const settings *s, const mx_build *b)
+{
+    int64_t rows = b->row_ranks > 1 ? b->batch / b->row_ranks : b->batch;
+    int64_t step = MOST / h->weight->type.dim[0] / rows;
+    mx_node *values = NULL, *ids = NULL;
+    step = step < 1 ? 1 : step;
+    for (int64_t at = 0; at < b->seq; at += step) {
         mx_head some = *h;
-        some.hidden = mx_slice(g, x, 0, at, n - at < step ? n - at : step);
+        if (step < b->seq)
+            some.hidden = mx_slice(g, h->hidden, 1, at, b->seq - at < step ? b->seq - at : step);
         mx_node *z = mx_slice(g, mx_model_logits(g, &some), 2, 0, s->width);
         mx_node *top = mx_top_k(g, z, s->top_k), *id = mx_output(g, top, 1);
-        values = values ? mx_concat(g, 2, (mx_node *[]){values, top}, 0) : top;
-        ids = ids ? mx_concat(g, 2, (mx_node *[]){ids, id}, 0) : id;
+        values = values ? mx_concat(g, 2, (mx_node *[]){values, top}, 1) : top;
+        ids = ids ? mx_concat(g, 2, (mx_node *[]){ids, id}, 1) : id;
     }
-    mx_graph_root(g, "teacher_logits", mx_affine(g, values, 1, 0));
-    mx_graph_root(g, "teacher_ids", mx_reshape(g, ids, MX_SHAPE(n, s->top_k)));
+    root(g, LOGITS, mx_affine(g, values, 1, 0), MX_PLACES_AXES);
+    root(g, IDS, mx_reshape(g, ids, MX_SHAPE(b->batch, b->seq, s->top_k)), MX_PLACES_AXES);
 }
 
 static mx_node *teach(mx_graph *g, const mx_head *h, mx_build *b, const void *given)
@@ -99,13 +113,16 @@ static mx_node *teach(mx_graph *g, const mx_head *h, mx_build *b, const void *gi
     const settings *s = given;
     mx_token_logps t = mx_logps_of(g, h, b, 1);
     if (s->top_k)
-        top_logits(g, h, s, b->batch * b->seq);
+        top_logits(g, h, s, b);
     else
-        mx_graph_root(g, "teacher_logits", mx_affine(g, mx_slice(g, mx_model_logits(g, h), 2, 0,
-                                                                 s->width), 1, 0));
-    mx_node *features = s->n_layers ? mx_attention_outputs(g, b, s->layers, s->n_layers) : NULL;
-    if (features)
-        mx_graph_root(g, "teacher_features", mx_cast(g, mx_affine(g, features, 1, 0), MX_F32));
+        root(g, LOGITS, mx_affine(g, mx_slice(g, mx_model_logits(g, h), 2, 0, s->width), 1, 0),
+             MX_PLACES_AXES);
+    mx_node *x = s->n_layers ? mx_attention_outputs(g, b, s->layers, s->n_layers) : NULL;
+    if (x) {
+        mx_shape shape = MX_SHAPE(s->n_layers, b->batch, b->seq, x->type.dim[2]);
+        x = mx_reshape(g, mx_cast(g, mx_affine(g, x, 1, 0), MX_F32), shape);
+        root(g, FEATURES, x, "," MX_PLACES_AXES);
+    }
     return mx_graph_root(g, "loss", mx_mul(g, mx_sum_all(g, t.counts), t.scale));
 }
 
@@ -170,6 +187,13 @@ static mx_status check(const mx_teacher *t, const mx_teacher_request *r)
     return check_tokenizer(t, r->tokenizer);
 }
 
+/* For a result, on a mesh this rank's part of it; none where the program has none. */
+static mx_status room(const sized *s, const char *name, void **out)
+{
+    const mx_type *t = mx_exec_type(s->step.exec, name);
+    return t ? mx_alloc(out, mx_type_bytes(t), "what the teacher says") : MX_OK;
+}
+
 static mx_status size_for(mx_teacher *t, int64_t rows, sized **out)
 {
     for (int i = 0; i < t->n; i++)
@@ -179,27 +203,21 @@ static mx_status size_for(mx_teacher *t, int64_t rows, sized **out)
         }
     MX_ASSERT(t->n < MAX_SIZES, "%d sizes of batches", t->n);
     sized *s = *out = &t->size[t->n];
-    const settings *k = &t->settings;
     mx_step_options o = t->options;
-    o.shape.batch = rows;
+    o.shape.batch = rows * t->parts;
     MX_TRY(mx_step_open(&s->step, t->session, &t->model.spec, &o));
     s->rows = rows;
     t->n++;
-    size_t n = (size_t)(rows * o.shape.seq), each = (size_t)(k->top_k ? k->top_k : k->width);
-    MX_TRY(mx_alloc((void **)&s->logits, sizeof(float) * n * each, "logits of the teacher"));
-    if (k->top_k)
-        MX_TRY(mx_alloc((void **)&s->ids, sizeof(int32_t) * n * each, "logits of the teacher"));
-    if (!k->n_layers)
-        return MX_OK;
-    return mx_alloc((void **)&s->features,
-                    sizeof(float) * n * (size_t)(k->n_layers * t->d_model),
-                    "features of the teacher");
+    MX_TRY(room(s, LOGITS, (void **)&s->logits));
+    MX_TRY(room(s, IDS, (void **)&s->ids));
+    return room(s, FEATURES, (void **)&s->features);
 }
 
 /* As far as it goes without a session. */
 static mx_status configure(mx_teacher *t, const mx_teacher_request *r)
 {
     *t = (mx_teacher){.options = *r->options, .d_model = r->d_model,
+                      .parts = r->parts,
                       .settings = {.top_k = r->top_k, .layers = r->layers,
                                    .n_layers = r->n_layers}};
     MX_TRY(mx_status_wrap(mx_model_ref_open(&t->model, r->path, NULL, r->config), "the teacher"));
@@ -232,8 +250,10 @@ mx_status mx_teacher_open(mx_teacher **out, const mx_teacher_request *r)
     mx_teacher *t = *out = mx_realloc(NULL, sizeof *t);
     MX_TRY(configure(t, r));
     MX_TRY(mx_session_open(&t->session, mx_config_text(r->config, "device"), r->threads));
+    if (r->beside)
+        mx_session_share_groups(t->session, r->beside);
     sized *first;
-    MX_TRY(size_for(t, r->options->shape.batch, &first));
+    MX_TRY(size_for(t, r->rows, &first));
     return mx_status_wrap(mx_model_ref_weights(&t->model, t->session, 0), "the teacher");
 }
 
@@ -264,11 +284,11 @@ mx_status mx_teacher_run(mx_teacher *t, const mx_batch *b, int64_t row, int64_t 
     MX_TRY(size_for(t, rows, &s));
     MX_TRY(mx_feed_frozen(s->step.exec, b, row));
     MX_TRY(mx_exec_run(s->step.exec));
-    MX_TRY(mx_exec_read(s->step.exec, "teacher_logits", s->logits));
+    MX_TRY(mx_exec_read(s->step.exec, LOGITS, s->logits));
     if (s->ids)
-        MX_TRY(mx_exec_read(s->step.exec, "teacher_ids", s->ids));
+        MX_TRY(mx_exec_read(s->step.exec, IDS, s->ids));
     if (s->features)
-        MX_TRY(mx_exec_read(s->step.exec, "teacher_features", s->features));
+        MX_TRY(mx_exec_read(s->step.exec, FEATURES, s->features));
     *out = (mx_taught){s->logits, s->ids, s->features};
     return MX_OK;
 }

@@ -15,7 +15,10 @@ typedef struct mx_teacher mx_teacher;
 typedef struct {
     const mx_config *config;
     const char *path;
-    const mx_step_options *options; /* of the student: length, packing, compute dtype */
+    const mx_step_options *options; /* of the student: length, packing, compute dtype, mesh */
+    int64_t rows;                   /* of a microbatch, on this rank */
+    int64_t parts;                  /* ranks of a mesh that have other rows; without one 1 */
+    const mx_session *beside;       /* whose ranks it runs with, on a mesh; NULL: alone */
     const mx_tokenizer *tokenizer;  /* of the student; NULL: data are ids */
     int threads;
     int64_t vocab;                  /* of the student: no more logits than that are given */
@@ -25,8 +28,8 @@ typedef struct {
     int n_layers;
 } mx_teacher_request;
 
-/* Of some rows: B rows of S places, K = top_k, or W = mx_teacher_width. Borrowed until the next
- * call. */
+/* Of some rows: B rows of S places, K = top_k, or W = mx_teacher_width. On a mesh this rank's part,
+ * as the student's inputs lie. Borrowed until the next call. */
 typedef struct {
     const float *logits;   /* (B, S, W), or the largest ones, (B, S, K) */
     const int32_t *ids;    /* (B, S, K) whose they are; NULL: all */

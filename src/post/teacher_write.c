@@ -50,7 +50,8 @@ static mx_status open_all(writer *w, int64_t rows)
     MX_TRY(mx_train_data_open_as(&w->data, &q));
     w->top_k = ((const mx_distill *)settings)->top_k;
     mx_teacher_request t = {.config = w->c, .path = mx_config_text(w->c, "teacher_path"),
-                            .options = o, .tokenizer = w->data.tokenizer, .vocab = q.vocab,
+                            .options = o, .rows = rows, .parts = 1,
+                            .tokenizer = w->data.tokenizer, .vocab = q.vocab,
                             .threads = (int)mx_config_int(w->c, "num_threads"),
                             .top_k = w->top_k};
     MX_TRY(mx_teacher_open(&w->teacher, &t));

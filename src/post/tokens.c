@@ -9,6 +9,14 @@
 #include "ops.h"
 #include <stdio.h>
 
+mx_node *mx_rows_input(mx_graph *g, const char *name, mx_shape shape, mx_dtype dtype,
+                       const char *axes)
+{
+    mx_node *x = mx_input(g, name, shape, dtype);
+    x->axes = axes;
+    return x;
+}
+
 mx_token_logps mx_logps_of(mx_graph *g, const mx_head *h, const mx_build *b, double temperature)
 {
     int64_t n = b->batch * b->seq, d = h->hidden->type.dim[2];
@@ -19,9 +27,8 @@ mx_token_logps mx_logps_of(mx_graph *g, const mx_head *h, const mx_build *b, dou
     if (h->softcap > 0 && temperature != 1)
         mx_graph_fail(g, "logits that are capped cannot be divided by a temperature of %g yet; "
                       "set temperature=1", temperature);
-    mx_node *rows = mx_input(g, "labels", MX_SHAPE(b->batch, b->seq), MX_I32);
-    rows->axes = MX_ROWS_AXES;
-    t.labels = mx_reshape(g, rows, MX_SHAPE(n));
+    t.labels = mx_reshape(g, mx_rows_input(g, "labels", MX_SHAPE(b->batch, b->seq), MX_I32,
+                                           MX_ROWS_AXES), MX_SHAPE(n));
     t.counts = mx_greater(g, mx_cast(g, t.labels, MX_F32), mx_constant(g, MX_SCALAR, MX_F32, -0.5));
     mx_node *each = mx_linear_xent(g, t.x, h->weight, t.labels, t.tempered, h->softcap, 0);
     t.logp = mx_affine(g, each, -1, 0);
@@ -92,10 +99,10 @@ mx_status mx_feed_frozen(mx_exec *e, const mx_batch *b, int64_t row)
 {
     float one = 1;
     int64_t at = row * b->seq_len;
-    MX_TRY(mx_exec_write(e, "tokens", b->tokens + at));
-    MX_TRY(mx_exec_write(e, "labels", b->labels + at));
-    MX_TRY(mx_exec_write(e, "segments", b->segments + at));
-    MX_TRY(mx_exec_write(e, "positions", b->positions + at));
+    MX_TRY(mx_exec_write_rows(e, "tokens", b->tokens + at));
+    MX_TRY(mx_exec_write_rows(e, "labels", b->labels + at));
+    MX_TRY(mx_exec_write_rows(e, "segments", b->segments + at));
+    MX_TRY(mx_exec_write_rows(e, "positions", b->positions + at));
     return mx_exec_write(e, "loss_scale", &one);
 }
 

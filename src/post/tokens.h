@@ -10,6 +10,8 @@
 
 /* How an input or a result (B, S) lies on a mesh. */
 #define MX_ROWS_AXES "activation_batch,activation_length"
+#define MX_PLACES_AXES "activation_batch,activation_length," /* (B, S, k) */
+#define MX_BATCH_AXES "activation_batch"                     /* (B) */
 
 typedef struct {
     int64_t batch, seq;
@@ -42,6 +44,10 @@ mx_token_facts mx_facts_of(mx_graph *g, const mx_head *h, const mx_token_logps *
 
 /* Rows of a batch, from `row` on, into a program that trains nothing: loss_scale is 1. */
 mx_status mx_feed_frozen(mx_exec *e, const mx_batch *b, int64_t row) MX_MUST_USE;
+
+/* An input that lies so on a mesh. */
+mx_node *mx_rows_input(mx_graph *g, const char *name, mx_shape shape, mx_dtype dtype,
+                       const char *axes);
 
 /* A scalar that is logged as NAME. */
 void mx_metric_root(mx_graph *g, const char *name, mx_node *x);

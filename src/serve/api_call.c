@@ -240,6 +240,7 @@ void mx_api_call_fini(mx_api_call *c)
 {
     if (c->served)
         mx_adapter_names_release(c->served->adapters, c->o.adapter);
+    mx_image_set_release(c->o.images);
     json_decref(c->choices);
     json_decref(c->tools);
     mx_arena_fini(&c->arena);

@@ -8,6 +8,7 @@
 #define MX_SERVE_API_CALL_H
 
 #include "infer/engine.h"
+#include "infer/pictures.h"
 #include "serve/adapters.h"
 #include "serve/field.h"
 #include "text/jinja/chat_template.h"
@@ -17,6 +18,8 @@ typedef struct {
     const mx_model_ref *model;
     const mx_tokenizer *tokenizer;
     const mx_chat_template *chat; /* NULL: none */
+    const mx_image_processor *images; /* of the family; NULL: there are none in requests */
+    int64_t most_images, most_pixels; /* of a request; of one image */
     const char *name;             /* of the model, in answers */
     int64_t max_length, vocab;    /* of prompt and answer; ids that can be drawn */
     int64_t width;                /* of embeddings */
@@ -106,6 +109,9 @@ void mx_json_add(mx_str *out, json_t *doc);
 /* Prompts of a field: a text, ids, or a list of such. */
 void mx_prompts_read(mx_api_call *c, mx_fields *f, const char *field);
 void mx_chat_read(mx_api_call *c, mx_fields *f);
+/* Takes images out of the messages, which then have parts {"type": "image"} in their places; the
+ * content of messages without images becomes one text. Errors stay in the fields. */
+void mx_chat_images(const mx_served *s, mx_fields *f, json_t *messages, mx_pictures *out);
 /* response_format, structured_outputs. */
 void mx_api_call_read_form(mx_api_call *c, mx_fields *f);
 /* Checks one prompt, in tokens, against what fits. */

@@ -8,36 +8,26 @@
 
 enum { MOST_TOP = 20 };
 
-/* Parts of text become one text: templates of models without images know no parts. */
-static bool flatten(mx_fields *f, json_t *message)
+/* The prompt's tokens: images stand where the template says. */
+static mx_status encode(mx_api_call *c, const mx_pictures *pictures, const mx_str *text,
+                        mx_tokens *out)
 {
-    const json_t *parts = json_object_get(message, "content"), *x;
-    size_t i;
-    mx_str text = {0};
-    if (!json_is_array(parts))
-        return true;
-    json_array_foreach((json_t *)parts, i, x)
-    {
-        const char *type = json_string_value(json_object_get(x, "type"));
-        const char *part = json_string_value(json_object_get(x, "text"));
-        if (!type || strcmp(type, "text") != 0 || !part) {
-            mx_field_wrong(f, "messages", "has a part of type `%s`; this server takes text alone",
-                           type ? type : "?");
-            mx_str_fini(&text);
-            return false;
-        }
-        mx_str_add(&text, part);
-    }
-    json_object_set_new(message, "content", json_string(mx_str_text(&text)));
-    mx_str_fini(&text);
-    return true;
+    const mx_served *s = c->served;
+    mx_encode_options marks = {.special_in_text = MX_SPECIAL_PARSE};
+    if (!pictures->n)
+        return mx_tokenizer_encode(s->tokenizer, mx_str_text(text), text->len, &marks, out);
+    MX_TRY(mx_pictures_encode(pictures, s->tokenizer, mx_str_text(text), text->len, false, out));
+    return mx_image_set_new(&c->o.images, &s->model->spec, pictures->pixels, pictures->n_images);
 }
 
 static void read_messages(mx_api_call *c, mx_fields *f, json_t *messages)
 {
-    size_t i;
-    json_t *m;
-    json_array_foreach(messages, i, m) if (!flatten(f, m)) return;
+    mx_pictures pictures = {0};
+    mx_chat_images(c->served, f, messages, &pictures);
+    if (f->param) {
+        mx_pictures_close(&pictures);
+        return;
+    }
     bool goes_on = mx_field_bool(f, "continue_final_message", false);
     mx_chat_options o = {.add_generation_prompt =
                              mx_field_bool(f, "add_generation_prompt", !goes_on),
@@ -46,10 +36,10 @@ static void read_messages(mx_api_call *c, mx_fields *f, json_t *messages)
                          .variables = mx_field_get(f, "chat_template_kwargs")};
     mx_str text = {0};
     mx_tokens t = {0};
-    mx_encode_options marks = {.special_in_text = MX_SPECIAL_PARSE};
     mx_status st = mx_messages_render(messages, c->served->chat, c->served->tokenizer, o, &text);
     if (!st)
-        st = mx_tokenizer_encode(c->served->tokenizer, mx_str_text(&text), text.len, &marks, &t);
+        st = encode(c, &pictures, &text, &t);
+    mx_pictures_close(&pictures);
     if (st)
         mx_field_wrong(f, "messages", "do not go through the chat template: %s",
                        mx_status_text(st));

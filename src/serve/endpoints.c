@@ -47,11 +47,12 @@ typedef struct {
 
 static void list_model(listing *l, const char *name, const char *parent)
 {
+    json_t *takes = json_pack(l->served->images ? "[s, s]" : "[s]", "text", "image");
     json_array_append_new(
-        l->data, json_pack("{s:s, s:s, s:I, s:s, s:s, s:s?, s:I}", "id", name, "object", "model",
-                           "created", (json_int_t)time(NULL), "owned_by", "maxc", "root",
+        l->data, json_pack("{s:s, s:s, s:I, s:s, s:s, s:s?, s:I, s:o}", "id", name, "object",
+                           "model", "created", (json_int_t)time(NULL), "owned_by", "maxc", "root",
                            l->served->name, "parent", parent, "max_model_len",
-                           (json_int_t)l->served->max_length));
+                           (json_int_t)l->served->max_length, "input_modalities", takes));
 }
 
 static void list_adapter(void *ctx, const char *name)

@@ -50,8 +50,8 @@ bool mx_server_healthy(mx_server *s, mx_str *why)
     double idle = mx_clock_now() - s->last_step;
     if (s->broken)
         mx_str_addf(why, "the engine has failed: %s", s->broken);
-    else if (idle > s->o.stuck_s)
-        mx_str_addf(why, "the engine has made no step for %.0f s", idle);
+    else if (!s->idle && idle > s->o.stuck_s)
+        mx_str_addf(why, "the engine has made no step for %.3g s", idle);
     else if (s->draining)
         mx_str_add(why, "the server is stopping");
     pthread_mutex_unlock(&s->lock);
@@ -199,14 +199,16 @@ static mx_exchange *take_fresh(mx_server *s, bool idle)
 {
     pthread_mutex_lock(&s->lock);
     mx_engine_counts now = mx_engine_count(s->engine);
-    if (idle || now.steps != s->counts.steps)
-        s->last_step = mx_clock_now();
+    bool moved = idle || now.steps != s->counts.steps;
     s->counts = now;
     if (idle && !s->fresh) {
         struct timespec t = mx_clock_after(0.2);
         pthread_cond_timedwait(&s->wake, &s->lock, &t);
     }
     mx_exchange *x = s->fresh;
+    s->idle = idle && !x;
+    if (moved)
+        s->last_step = mx_clock_now();
     s->fresh = NULL;
     pthread_mutex_unlock(&s->lock);
     return x;

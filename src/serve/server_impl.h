@@ -44,6 +44,7 @@ struct mx_server {
     mx_server_metrics metrics;
     mx_engine_counts counts; /* as of the last step */
     double last_step;        /* when the engine last made progress, or had nothing to do */
+    bool idle;               /* it has nothing to do */
     char *broken;            /* why the engine does not go on; NULL: it does */
     int64_t n_calls;         /* that wait or run */
     bool draining;

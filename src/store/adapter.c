@@ -4,23 +4,21 @@
 #include "store/adapter.h"
 
 #include "base/file.h"
-#include "ops/load.h"
-#include "store/quant_encode.h"
+#include "store/adapter_names.h"
 #include "store/staged_load.h"
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 enum { MAX_LISTED = 20 };
-static const char A_END[] = ".lora_A.weight", B_END[] = ".lora_B.weight",
-                  M_END[] = ".lora_magnitude_vector", TABLE_A_END[] = ".lora_embedding_A",
-                  TABLE_B_END[] = ".lora_embedding_B", BASE_END[] = ".base_layer.weight";
+static const char BASE_END[] = ".base_layer.weight";
 
 /* The end of a name that begins a module's adapter; NULL: it is another tensor. */
 static const char *a_end(const char *name)
 {
-    return mx_ends_with(name, A_END) ? A_END : mx_ends_with(name, TABLE_A_END) ? TABLE_A_END : NULL;
+    return mx_ends_with(name, MX_LORA_A)         ? MX_LORA_A
+           : mx_ends_with(name, MX_LORA_TABLE_A) ? MX_LORA_TABLE_A
+                                                 : NULL;
 }
 
 bool mx_adapter_in_dir(const char *path)
@@ -50,16 +48,40 @@ static mx_status refuse(const json_t *c, const char *path)
     return MX_OK;
 }
 
+/* PEFT's patterns are regular expressions of the ends of names. Those that only say so,
+ * ".*\\.gate_up_proj", become that end; NULL: it is another. */
+static const char *plain_pattern(mx_arena *a, const char *text)
+{
+    static const char any[] = ".*\\.";
+    char *out = mx_arena_strdup(a, text + (*text == '^')), *to = out;
+    const char *from = mx_starts_with(out, any) ? out + strlen(any) : out;
+    for (; *from; from++) {
+        bool dot = from[0] == '\\' && from[1] == '.';
+        if (!dot && strchr("()|\\[]^$+?*{}", *from))
+            return NULL;
+        from += dot;
+        *to++ = *from;
+    }
+    *to = 0;
+    return out;
+}
+
 /* {"pattern": number}: as rules, whose other number is left open. */
-static int add_rules(mx_adapter *a, const json_t *map, mx_lora_rule *out)
+static mx_status add_rules(mx_adapter *a, const json_t *map, mx_lora_rule *out, const char *path)
 {
     int n = 0;
     const char *name;
     json_t *v;
-    json_object_foreach ((json_t *)map, name, v)
-        out[n++] = (mx_lora_rule){.module = mx_arena_strdup(&a->arena, name),
-                                  .alpha = json_number_value(v)};
-    return n;
+    json_object_foreach ((json_t *)map, name, v) {
+        const char *module = plain_pattern(&a->arena, name);
+        if (!module)
+            return mx_fail(MX_INPUT, "%s/adapter_config.json: alpha_pattern has the regular "
+                           "expression %.200s; expected ends of names (up_proj, "
+                           "model.layers.0.mlp.up_proj)", path, name);
+        out[n++] = (mx_lora_rule){.module = module, .alpha = json_number_value(v)};
+    }
+    a->lora.n_rules = n;
+    return MX_OK;
 }
 
 static const char *joined(mx_arena *a, const json_t *list)
@@ -87,8 +109,9 @@ static mx_status read_config(mx_adapter *a, const json_t *c, const char *path)
     l->save = joined(&a->arena, json_object_get(c, "modules_to_save"));
     l->targets = joined(&a->arena, json_object_get(c, "target_modules"));
     mx_lora_rule *rules = MX_NEW_N(&a->arena, mx_lora_rule, json_object_size(more) + 1);
-    l->n_rules = add_rules(a, more, rules);
+    MX_TRY(add_rules(a, more, rules, path));
     l->rules = rules;
+    l->parameters = joined(&a->arena, json_object_get(c, "target_parameters"));
     const char *base = json_string_value(json_object_get(c, "base_model_name_or_path"));
     a->base = mx_arena_strdup(&a->arena, base ? base : "");
     if (!(l->alpha > 0) || l->dropout < 0 || l->dropout >= 1)
@@ -97,10 +120,9 @@ static mx_status read_config(mx_adapter *a, const json_t *c, const char *path)
     return MX_OK;
 }
 
-/* One rule for each module that has an A. */
+/* One rule for each module that has an A; experts that are modules have one together. */
 static mx_status find_modules(mx_adapter *a)
 {
-    size_t prefix = strlen(MX_LORA_PREFIX);
     mx_lora_rule *only = MX_NEW_N(&a->arena, mx_lora_rule, a->dir.n_tensors + 1);
     int n = 0;
     for (int64_t i = 0; i < a->dir.n_tensors; i++) {
@@ -114,9 +136,9 @@ static mx_status find_modules(mx_adapter *a)
         if (t->ndim != 2 || t->dim[0] < 1)
             return mx_fail(MX_INPUT, "%s: %.200s has %d dims; expected (rank, in)", a->dir.path,
                            t->name, t->ndim);
-        int len = (int)(strlen(t->name) - prefix - strlen(end));
-        only[n++] = (mx_lora_rule){
-            .module = mx_arena_printf(&a->arena, "%.*s", len, t->name + prefix), .rank = t->dim[0]};
+        const char *module = mx_adapter_module(a, t->name, end);
+        if (!strchr(module, '*') || strstr(t->name, ".experts.0."))
+            only[n++] = (mx_lora_rule){.module = module, .rank = t->dim[0]};
     }
     a->lora.only = only;
     a->lora.n_only = n;
@@ -153,11 +175,6 @@ void mx_adapter_close(mx_adapter *a)
 
 /* --- into a session --- */
 
-const char *mx_adapter_tensor_name(mx_arena *a, const mx_var *v)
-{
-    return v->attr.adapter ? v->name : mx_arena_printf(a, MX_LORA_PREFIX "%s", v->name);
-}
-
 static bool is_trained(const mx_var *v)
 {
     return v->attr.kind == MX_VAR_WEIGHT && (v->attr.adapter || !v->attr.frozen);
@@ -174,22 +191,43 @@ static void add(list *l, const char *what, const char *name, const char *more)
         mx_str_addf(&l->text, "\n  %s: %.200s%s%s", what, name, *more ? " " : "", more);
 }
 
-/* What is wrong with a variable's tensor, into the list; else it is loaded. */
-static bool match(const mx_var *v, const mx_st_tensor *t, const char *name, list *bad)
+/* A variable's tensor; of experts' modules the stack of theirs. What is wrong with it goes to the
+ * list. */
+static bool match(const mx_var *v, const mx_hf_dir *dir, mx_arena *scratch, const char *name,
+                  mx_quant_tensor *out, list *bad)
 {
+    const mx_type *whole = mx_var_whole(v);
+    const char *star = strchr(name, '*');
+    int64_t n = star ? whole->dim[0] : 1;
+    mx_quant_tensor *part = MX_NEW_N(scratch, mx_quant_tensor, n);
+    const mx_quant_tensor **parts = MX_NEW_N(scratch, const mx_quant_tensor *, n);
+    int before = bad->n;
     mx_str want = {0};
     char have[128];
-    const mx_type *whole = mx_var_whole(v);
-    bool same = t && t->ndim == whole->ndim;
-    for (int i = 0; same && i < t->ndim; i++)
-        same = t->dim[i] == whole->dim[i];
     mx_type_print(&want, whole);
-    if (!t)
-        add(bad, "missing", name, mx_str_text(&want));
-    else if (!same)
-        add(bad, mx_st_describe(t, have, sizeof have), name, mx_str_text(&want));
+    for (int64_t e = 0; e < n; e++) {
+        const char *one = star ? mx_arena_printf(scratch, "%.*s%lld%s", (int)(star - name), name,
+                                                 (long long)e, star + 1) : name;
+        const mx_st_tensor *t = mx_hf_dir_find(dir, one);
+        int skip = star ? 1 : 0;
+        bool same = t && t->ndim == whole->ndim - skip;
+        for (int i = 0; same && i < t->ndim; i++)
+            same = t->dim[i] == whole->dim[i + skip];
+        if (!t)
+            add(bad, "missing", one, mx_str_text(&want));
+        else if (!same)
+            add(bad, mx_st_describe(t, have, sizeof have), one, mx_str_text(&want));
+        else
+            part[e] = (mx_quant_tensor){.name = t->name, .kind = MX_QUANT_PLAIN, .n = t->n,
+                                        .data = t};
+        parts[e] = &part[e];
+    }
     mx_str_fini(&want);
-    return same;
+    *out = star ? (mx_quant_tensor){.name = name, .kind = MX_QUANT_STACK, .n = n * part[0].n,
+                                    .ndim = whole->ndim, .dim = {n}, .data = part[0].data,
+                                    .parts = parts}
+                : part[0];
+    return bad->n == before;
 }
 
 static mx_status report(list *bad, const mx_hf_dir *dir, int64_t n_good)
@@ -220,30 +258,22 @@ mx_status mx_adapter_load(mx_session *s, mx_hf_dir *dir)
 {
     mx_arena scratch = {0};
     list bad = {0};
-    int64_t n = 0, used = 0;
+    int64_t n = 0;
     mx_staged_load *loads = MX_NEW_N(&scratch, mx_staged_load, mx_session_count(s));
     mx_quant_tensor *from = MX_NEW_N(&scratch, mx_quant_tensor, mx_session_count(s));
     for (int i = 0; i < mx_session_count(s); i++) {
         mx_var *v = mx_session_var(s, i);
         if (!is_trained(v))
             continue;
-        const char *name = mx_adapter_tensor_name(&scratch, v);
-        const mx_st_tensor *t = mx_hf_dir_find(dir, name);
-        used += t != NULL;
-        if (!match(v, t, name, &bad))
+        const char *name = mx_adapter_tensor_name(s, &scratch, v);
+        if (!match(v, dir, &scratch, name, &from[n], &bad))
             continue;
-        from[n] = (mx_quant_tensor){.name = t->name, .kind = MX_QUANT_PLAIN, .n = t->n, .data = t};
         loads[n] = (mx_staged_load){v, &from[n], {0}};
         n++;
     }
-    for (int64_t i = 0; i < dir->n_tensors && used < dir->n_tensors; i++) {
-        const char *name = dir->tensors[i]->name, *own = name + strlen(MX_LORA_PREFIX);
-        if (is_base(s, dir->tensors[i]))
-            continue;
-        if (!mx_starts_with(name, MX_LORA_PREFIX) ||
-            (!mx_session_find(s, name) && !mx_session_find(s, own)))
-            add(&bad, "not in the model", name, "");
-    }
+    for (int64_t i = 0; i < dir->n_tensors; i++)
+        if (!is_base(s, dir->tensors[i]) && !mx_adapter_variable(s, dir->tensors[i]->name))
+            add(&bad, "not in the model", dir->tensors[i]->name, "");
     mx_status st = report(&bad, dir, n);
     if (!st)
         st = mx_staged_load_all(s, loads, n);
@@ -251,217 +281,4 @@ mx_status mx_adapter_load(mx_session *s, mx_hf_dir *dir)
         st = mx_session_refresh_copies(s);
     mx_arena_fini(&scratch);
     return st;
-}
-
-/* --- arithmetic on the host: DoRA's first lengths, merging --- */
-
-/* The variables of one module; b, m NULL: none. */
-typedef struct {
-    char module[512];
-    mx_var *w, *a, *b, *m;
-    bool table; /* of an embedding: W (vocab, dim), A (r, vocab), B (dim, r) */
-} parts;
-
-static mx_var *find(mx_session *s, const char *prefix, const char *module, const char *end)
-{
-    char name[600];
-    snprintf(name, sizeof name, "%s%s%s", prefix, module, end);
-    return mx_session_find(s, name);
-}
-
-/* Does variable i begin a module's adapter? */
-static bool parts_of(mx_session *s, int i, parts *p)
-{
-    mx_var *v = mx_session_var(s, i);
-    const char *end = v->attr.adapter ? a_end(v->name) : NULL;
-    if (!end)
-        return false;
-    size_t prefix = strlen(MX_LORA_PREFIX), n = strlen(v->name) - strlen(end) - prefix;
-    p->table = end == TABLE_A_END;
-    snprintf(p->module, sizeof p->module, "%.*s", (int)n, v->name + prefix);
-    p->a = v;
-    p->w = find(s, "", p->module, ".weight");
-    p->b = find(s, MX_LORA_PREFIX, p->module, p->table ? TABLE_B_END : B_END);
-    p->m = find(s, MX_LORA_PREFIX, p->module, M_END);
-    MX_ASSERT(p->w && p->b, "the adapter of %s", p->module);
-    return true;
-}
-
-static mx_status read_floats(mx_session *s, mx_var *v, mx_arena *a, float **out)
-{
-    int64_t n = mx_type_count(&v->type);
-    if (v->attr.quantized) {
-        *out = MX_NEW_N(a, float, v->type.dtype == MX_U8 ? 2 * n : n);
-        return mx_codes_read(s, v, *out);
-    }
-    mx_tensor t = {MX_NEW_N(a, char, (int64_t)mx_type_bytes(&v->type)), v->type};
-    MX_TRY(mx_var_read(s, v, t.data));
-    *out = MX_NEW_N(a, float, n);
-    for (int64_t i = 0; i < n; i++)
-        (*out)[i] = (float)mx_load_f64(&t, i);
-    return MX_OK;
-}
-
-static mx_status write_floats(mx_session *s, mx_var *v, mx_arena *a, const float *x)
-{
-    mx_tensor t = {MX_NEW_N(a, char, (int64_t)mx_type_bytes(&v->type)), v->type};
-    for (int64_t i = 0; i < mx_type_count(&v->type); i++)
-        mx_store_f64(&t, i, x[i]);
-    return mx_var_write(s, v, t.data);
-}
-
-/* W (out, in) as rows, whatever the order in memory: index of row o, column i. */
-static int64_t at(const parts *p, int64_t o, int64_t i)
-{
-    const mx_var *w = p->w;
-    int64_t cols = w->type.dim[1] * (w->attr.quantized && w->type.dtype == MX_U8 ? 2 : 1);
-    return w->attr.in_out || p->table ? i * cols + o : o * cols + i;
-}
-
-static mx_status begin_lengths(mx_session *s, const parts *p, mx_arena *scratch)
-{
-    float *w;
-    int64_t out = p->m->type.dim[0], in = p->a->type.dim[1];
-    MX_TRY(read_floats(s, p->w, scratch, &w));
-    float *m = MX_NEW_N(scratch, float, out);
-    for (int64_t o = 0; o < out; o++) {
-        double sum = 0;
-        for (int64_t i = 0; i < in; i++)
-            sum += (double)w[at(p, o, i)] * w[at(p, o, i)];
-        m[o] = (float)sqrt(sum);
-    }
-    return write_floats(s, p->m, scratch, m);
-}
-
-mx_status mx_adapter_begin(mx_session *s)
-{
-    parts p;
-    mx_status st = MX_OK;
-    for (int i = 0; i < mx_session_count(s) && !st; i++) {
-        mx_arena scratch = {0};
-        if (parts_of(s, i, &p) && p.m && !p.m->written)
-            st = begin_lengths(s, &p, &scratch);
-        mx_arena_fini(&scratch);
-    }
-    return st;
-}
-
-static mx_status merge_one(mx_session *s, const parts *p, double scale, mx_arena *scratch)
-{
-    float *w, *a, *b, *m = NULL;
-    int64_t r = p->a->type.dim[0], in = p->a->type.dim[1], out = p->b->type.dim[0];
-    MX_TRY(read_floats(s, p->w, scratch, &w));
-    MX_TRY(read_floats(s, p->a, scratch, &a));
-    MX_TRY(read_floats(s, p->b, scratch, &b));
-    if (p->m)
-        MX_TRY(read_floats(s, p->m, scratch, &m));
-#pragma omp parallel for schedule(static)
-    for (int64_t o = 0; o < out; o++) {
-        double squares = 0;
-        for (int64_t i = 0; i < in; i++) {
-            double more = 0;
-            for (int64_t k = 0; k < r; k++)
-                more += (double)b[o * r + k] * a[k * in + i];
-            float sum = (float)(w[at(p, o, i)] + scale * more);
-            w[at(p, o, i)] = sum;
-            squares += (double)sum * sum;
-        }
-        for (int64_t i = 0; m && i < in; i++)
-            w[at(p, o, i)] *= (float)(m[o] / sqrt(squares));
-    }
-    MX_TRY(write_floats(s, p->w, scratch, w));
-    memset(b, 0, sizeof *b * (size_t)(out * r));
-    return write_floats(s, p->b, scratch, b);
-}
-
-mx_status mx_adapter_merge(mx_session *s, const mx_lora *l)
-{
-    parts p;
-    mx_status st = MX_OK;
-    for (int i = 0; i < mx_session_count(s) && !st; i++) {
-        mx_arena scratch = {0};
-        if (parts_of(s, i, &p))
-            st = merge_one(s, &p, mx_lora_scale(l, p.module), &scratch);
-        mx_arena_fini(&scratch);
-    }
-    return st;
-}
-
-/* --- writing --- */
-
-/* The last parts of the modules' names, each once: what PEFT calls target_modules. Names that have
- * such an ending without an adapter make it the whole names. */
-static json_t *targets_of(mx_session *s, json_t *ranks, const mx_lora *l)
-{
-    json_t *ends = json_array(), *whole = json_array();
-    mx_str seen = {0};
-    parts p;
-    bool ambiguous = false;
-    for (int i = 0; i < mx_session_count(s); i++) {
-        if (!parts_of(s, i, &p))
-            continue;
-        const char *dot = strrchr(p.module, '.'), *end = dot ? dot + 1 : p.module;
-        json_array_append_new(whole, json_string(p.module));
-        if (p.a->type.dim[0] != l->rank)
-            json_object_set_new(ranks, p.module, json_integer(p.a->type.dim[0]));
-        if (!mx_lora_names(mx_str_text(&seen), end)) {
-            json_array_append_new(ends, json_string(end));
-            mx_str_addf(&seen, "%s%s", seen.len ? "," : "", end);
-        }
-    }
-    for (int i = 0; i < mx_session_count(s); i++) {
-        const mx_var *v = mx_session_var(s, i);
-        size_t n = strlen(v->name);
-        if (v->attr.kind != MX_VAR_WEIGHT || v->attr.adapter || !mx_ends_with(v->name, ".weight"))
-            continue;
-        snprintf(p.module, sizeof p.module, "%.*s", (int)(n - strlen(".weight")), v->name);
-        ambiguous |= mx_lora_names(mx_str_text(&seen), p.module) &&
-                     !find(s, MX_LORA_PREFIX, p.module, A_END) &&
-                     !find(s, MX_LORA_PREFIX, p.module, TABLE_A_END);
-    }
-    mx_str_fini(&seen);
-    json_decref(ambiguous ? ends : whole);
-    return ambiguous ? whole : ends;
-}
-
-static json_t *list_of(const char *text)
-{
-    json_t *out = json_array();
-    for (const char *p = text; *p;) {
-        size_t k = strcspn(p, ", ");
-        if (k)
-            json_array_append_new(out, json_stringn(p, k));
-        p += k + strspn(p + k, ", ");
-    }
-    return out;
-}
-
-char *mx_adapter_config(mx_session *s, const mx_lora *l, const char *base)
-{
-    json_t *c = json_object(), *ranks = json_object(), *alphas = json_object();
-    json_t *targets = targets_of(s, ranks, l);
-    for (int i = 0; i < l->n_rules; i++)
-        if (l->rules[i].alpha > 0)
-            json_object_set_new(alphas, l->rules[i].module, json_real(l->rules[i].alpha));
-    json_object_set_new(c, "peft_type", json_string("LORA"));
-    json_object_set_new(c, "task_type", json_string("CAUSAL_LM"));
-    json_object_set_new(c, "base_model_name_or_path", json_string(base ? base : ""));
-    json_object_set_new(c, "r", json_integer(l->rank));
-    bool whole = l->alpha == floor(l->alpha);
-    json_object_set_new(c, "lora_alpha",
-                        whole ? json_integer((json_int_t)l->alpha) : json_real(l->alpha));
-    json_object_set_new(c, "lora_dropout", json_real(l->dropout));
-    json_object_set_new(c, "use_rslora", json_boolean(l->rslora));
-    json_object_set_new(c, "use_dora", json_boolean(l->dora));
-    json_object_set_new(c, "target_modules", targets);
-    json_object_set_new(c, "modules_to_save", *l->save ? list_of(l->save) : json_null());
-    json_object_set_new(c, "rank_pattern", ranks);
-    json_object_set_new(c, "alpha_pattern", alphas);
-    json_object_set_new(c, "bias", json_string("none"));
-    json_object_set_new(c, "fan_in_fan_out", json_false());
-    json_object_set_new(c, "inference_mode", json_true());
-    json_object_set_new(c, "init_lora_weights", json_true());
-    char *text = json_dumps(c, JSON_INDENT(2) | JSON_SORT_KEYS);
-    json_decref(c);
-    return text;
 }

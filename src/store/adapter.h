@@ -30,7 +30,7 @@ mx_status mx_adapter_begin(mx_session *s) MX_MUST_USE;
 mx_status mx_adapter_merge(mx_session *s, const mx_lora *l) MX_MUST_USE;
 
 /* The name of a variable in adapter_model.safetensors, in the arena. */
-const char *mx_adapter_tensor_name(mx_arena *a, const mx_var *v);
+const char *mx_adapter_tensor_name(mx_session *s, mx_arena *a, const mx_var *v);
 /* adapter_config.json for the session's adapters; free with mx_free. */
 char *mx_adapter_config(mx_session *s, const mx_lora *l, const char *base);
 

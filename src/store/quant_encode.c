@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-float mx_scale_round_up(float s)
+static float round_up(float s)
 {
     uint32_t u = mx_bits_of_float(s);
     return mx_float_of_bits((u + 0xffff) & 0xffff0000u);
@@ -36,12 +36,13 @@ float mx_encode8(const float *x, int64_t n, bool is_float, uint8_t *q)
 {
     float amax = most_of(x, n), s = 1;
     if (amax > 0)
-        s = mx_scale_round_up(amax / (is_float ? MX_E4M3_MAX : 127));
+        s = round_up(amax / (is_float ? MX_E4M3_MAX : 127));
     (is_float ? fp8_codes : int8_codes)(x, n, s, q);
     return s;
 }
 
-float mx_nearest4(float x, float scale)
+/* -8 to 7 */
+static float nearest4(float x, float scale)
 {
     float q = rintf(x / scale);
     return q < -8 ? -8 : q > 7 ? 7 : q;
@@ -58,11 +59,11 @@ MX_CLONES static float squared_error(const float *x, int64_t n, float s)
     return error;
 }
 
-float mx_encode4_scale(const float *x, int64_t n)
+static float scale4(const float *x, int64_t n)
 {
     float amax = most_of(x, n), best = 1, least = INFINITY;
     for (int i = 0; i < 12 && amax > 0; i++) {
-        float s = mx_scale_round_up(amax * (1 - 0.03f * (float)i) / 7.5f);
+        float s = round_up(amax * (1 - 0.03f * (float)i) / 7.5f);
         float error = squared_error(x, n, s);
         if (error < least) {
             least = error;
@@ -74,9 +75,9 @@ float mx_encode4_scale(const float *x, int64_t n)
 
 float mx_encode4(const float *x, int64_t n, uint8_t *q)
 {
-    float s = mx_encode4_scale(x, n);
+    float s = scale4(x, n);
     for (int64_t k = 0; k < n; k += 2) {
-        int low = (int)mx_nearest4(x[k], s) + 8, high = (int)mx_nearest4(x[k + 1], s) + 8;
+        int low = (int)nearest4(x[k], s) + 8, high = (int)nearest4(x[k + 1], s) + 8;
         q[k / 2] = (uint8_t)(low | high << 4);
     }
     return s;

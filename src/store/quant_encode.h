@@ -11,10 +11,6 @@ float mx_encode8(const float *x, int64_t n, bool is_float, uint8_t *q);
 /* n numbers, an even number of them, as 4 bits, the first in a byte's low half: value + 8. The
  * scale is the one of a few below absmax whose squared error is least. */
 float mx_encode4(const float *x, int64_t n, uint8_t *q);
-float mx_encode4_scale(const float *x, int64_t n);
-/* -8 to 7 */
-float mx_nearest4(float x, float scale);
-float mx_scale_round_up(float s);
 
 /* Where a weight comes from: its numbers where they are at hand, else the tensor. */
 typedef struct {

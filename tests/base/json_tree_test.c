@@ -1,9 +1,8 @@
 /* json_tree_test.c - what the JSON reader accepts and refuses, and what it makes of it. */
 #include "../test.h"
 
-#include "base/file.h"
+#include "../fuzz/corpus.h"
 #include "base/json_tree.h"
-#include <dirent.h>
 #include <string.h>
 
 #define LLVMFuzzerTestOneInput mx_fuzz_json_tree
@@ -120,25 +119,15 @@ MX_TEST(json_strings_are_written_to_be_read)
     mx_arena_fini(&a);
 }
 
+static void cut_everywhere(void *ctx, uint8_t *p, size_t n)
+{
+    (void)ctx;
+    for (size_t k = 0; k <= n; k++)
+        mx_fuzz_json_tree(p, k);
+}
+
 MX_TEST(fuzz_corpus_json_tree)
 {
-    static const char folder[] = "tests/fuzz/corpus/json_tree";
-    DIR *d = opendir(folder);
-    int n_files = 0;
-    for (struct dirent *e; d && (e = readdir(d));) {
-        mx_arena a = {0};
-        char *text;
-        size_t n;
-        const char *path = mx_arena_printf(&a, "%s/%s", folder, e->d_name);
-        if (mx_file_exists(path)) {
-            MX_CHECK_OK(mx_file_read(&a, path, 1 << 20, &text, &n));
-            for (size_t k = 0; k <= n; k++)
-                mx_fuzz_json_tree((const uint8_t *)text, k);
-            n_files++;
-        }
-        mx_arena_fini(&a);
-    }
-    if (d)
-        closedir(d);
-    MX_CHECK(n_files >= 6, "%d files", n_files);
+    int files = corpus_each("tests/fuzz/corpus/json_tree", cut_everywhere, NULL);
+    MX_CHECK(files >= 6, "%d files", files);
 }

@@ -94,6 +94,11 @@ for verb in "quantize x quantization=int8" "merge x" "bench calibrate" "tokenize
 done
 expect 2 'is not on this machine; mount the bucket' $maxc generate gs://bucket/model
 expect 2 'is not on this machine; mount the bucket' $maxc inspect gs://bucket/model
+expect 2 'is not on this machine; mount the bucket' $maxc plan gs://bucket/base.yml
+for file in small.yml base.yml; do
+    printf 'base_config: [s3://bucket/%s]\n' $file > "$tmp/far.yml"
+    expect 2 'far.yml:1: `base_config` takes paths of this machine; found `s3://bucket/'$file $maxc plan "$tmp/far.yml"
+done
 
 # times that no clock can count
 for key in "train step_timeout_seconds" "train collective_timeout_seconds" "serve x drain_seconds" "serve x request_seconds"; do

@@ -76,6 +76,9 @@ done
 rc=0; (ulimit -v 600000; emb=8192 layers=64 train "$d/as" 5) > "$d/out" 2>&1 || rc=$?
 [ $rc = 4 ] && grep -q 'memory' "$d/out" || fail "an address space of 400 MB gave $rc: $(tail -n 3 "$d/out")"
 
+rc=0; (ulimit -v 2000000; "$maxc" generate llama3.2-1b prompt=x num_threads=1) > "$d/out" 2>&1 || rc=$?
+[ $rc = 4 ] && grep -q 'weights and state needs .* GiB and does not fit in the .* that the limit on its address space' "$d/out" || fail "a model for 2 GB gave $rc: $(tail -n 3 "$d/out")"
+
 # Less and less of it, in a run that could do with 150 MB: it works or says what is missing, threads included.
 for kb in 60000 90000 120000 150000 180000 210000 240000 270000 300000 400000; do
     rc=0

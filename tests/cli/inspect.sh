@@ -33,6 +33,8 @@ expect 0 '^  steps: 40 -> 60$' $both
 expect 0 '^ *40  *[0-9.]*  *[0-9.]*  *[+-][0-9.]*$' $both
 ! grep -q 'run_name' "$tmp/out" || { echo "inspect.sh: names are no difference: $(cat "$tmp/out")"; bad=1; }
 [ "$(head -c 4 "$tmp/two.png" | tail -c 3)" = PNG ] && grep -q 'two, evaluation' "$tmp/two.svg" || { echo "inspect.sh: no pictures"; bad=1; }
+expect 0 '^  steps: 40 -> 60$' $both png="$tmp/light.png"
+cmp -s "$tmp/two.png" "$tmp/light.png" && { echo "inspect.sh: theme=dark is as light"; bad=1; }
 # Runs of the same name are told apart by the folders they are in.
 mkdir "$tmp/other" && cp -r "$tmp/runs/two" "$tmp/other/"
 expect 0 '^mean loss up to step  *runs/two  *other/two  *difference$' $maxc inspect "$tmp/runs/two/" "$tmp/other/two" svg="$tmp/same.svg"

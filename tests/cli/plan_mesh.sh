@@ -62,9 +62,11 @@ expect 0 '^machine   512 x v5e,' $plan compile_topology=v5e-256 compile_topology
 printf 'string: {gbs: 0.01, share: 1}\n' > "$tmp/links.yml"
 expect 0 'waiting for the network 100' $plan compile_topology=h100x8 mesh=fsdp=8 network_file="$tmp/links.yml" network=string
 expect 0 '^goodput   .*a failure every 12.50 h' $plan compile_topology=h100x8 mesh=fsdp=8 simulate_failures=100
-less=$($plan compile_topology=h100x8 mesh=fsdp=8 simulate_failures=100 checkpoint_seconds=100 restart_seconds=3600 | sed -n 's/^goodput *\([0-9.]*\).*/\1/p')
-more=$($plan compile_topology=h100x8 mesh=fsdp=8 simulate_failures=100 | sed -n 's/^goodput *\([0-9.]*\).*/\1/p')
-awk -v l="$less" -v m="$more" 'BEGIN { exit !(l > 50 && l < m - 5 && m < 100) }' || { echo "plan_mesh.sh: goodput $less %, $more %"; bad=1; }
+goodput() { $plan compile_topology=h100x8 mesh=fsdp=8 simulate_failures=100 "$@" | sed -n 's/^goodput *\([0-9.]*\).*/\1/p'; }
+more=$(goodput) saves=$(goodput checkpoint_seconds=100) starts=$(goodput restart_seconds=3600)
+less=$(goodput checkpoint_seconds=100 restart_seconds=3600)
+awk -v l="$less" -v m="$more" -v s="$saves" -v r="$starts" 'BEGIN { exit !(l > 50 && l < s && l < r && s < m - 1 && r < m - 1 && l < m - 5 && m < 100) }' ||
+    { echo "plan_mesh.sh: goodput $less %, $saves %, $starts %, $more %"; bad=1; }
 # Chunks of stages shorten the bubble.
 bubble() { $model per_device_batch_size=2 compile_topology=h100x8 mesh=stage=4,fsdp=2 "$@" | sed -n 's/.*for other stages \([0-9.]*\)%.*/\1/p'; }
 one=$(bubble) two=$(bubble num_pipeline_repeats=4)

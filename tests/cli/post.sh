@@ -24,6 +24,19 @@ beside=$(sed 's/.*"ids"://; s/,"log.*//' "$tmp/out")
 run merge "$tmp/runs/chat" output="$tmp/merged" || fail "merge"
 run generate "$tmp/merged" prompt=hello max_new_tokens=4 format=json || fail "generate of what was merged"
 [ "$(sed 's/.*"ids"://; s/,"log.*//' "$tmp/out")" = "$beside" ] || fail "merged and beside the model differ"
+# several adapters in one batch: each line's own, and what each gives alone
+ids() { sed 's/.*"ids"://; s/,"log.*//' "$tmp/out"; }
+run generate $post/model adapter=$post/lora_all prompt=hello max_new_tokens=4 format=json || fail "generate with the other adapter"
+all=$(ids)
+run generate $post/model prompt=hello max_new_tokens=4 format=json || fail "generate without an adapter"
+plain=$(ids)
+printf '%s\n' '{"prompt": "hello", "adapter": "lora_all"}' '{"messages": [{"role": "user", "content": "hello"}], "adapter": ""}' \
+    '"hello"' > "$tmp/lines"
+run generate $post/model adapter="$tmp/runs/chat,$post/lora_all" max_new_tokens=4 format=json < "$tmp/lines" || fail "generate adapter=A,B"
+[ "$(ids)" = "$(printf '%s\n' "$all" "$plain" "$beside" "$all")" ] || fail "an adapter of several gives something else than alone"
+echo '{"prompt": "hello", "adapter": "poet"}' > "$tmp/lines"
+run generate $post/model adapter="$tmp/runs/chat,$post/lora_all" < "$tmp/lines" && fail "an adapter that is not there is taken"
+grep -q 'asks for the adapter poet' "$tmp/out" || fail "it does not say which adapter is missing"
 run merge "$tmp/runs/chat" output="$tmp/merged" && fail "a folder that is there is written over"
 grep -q 'is there already' "$tmp/out" || fail "it does not say why"
 

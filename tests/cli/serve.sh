@@ -239,6 +239,22 @@ wait $long
 grep -q 'took longer than 0.3 s' "$tmp/long" || say "request_seconds: $(cut -c1-300 "$tmp/long")"
 stop
 
+# --- as many as fit in the batch are under way, the others wait; an engine with work is stuck when it makes no step ---
+start max_model_len=250 batch=2 stuck_seconds=1e-6
+n=0 # the engine has begun to wait for work
+until [ "$(get /health)" = '{"status":"ok"}' ] || [ $n = 100 ]; do n=$((n + 1)); sleep 0.1; done
+[ "$(get /health)" = '{"status":"ok"}' ] || say "an engine without work is stuck: $(get /health)"
+post $c '{"prompt":"a","max_tokens":240,"n":64,"ignore_eos":true}' > "$tmp/many" &
+many=$! seen= stuck=
+while kill -0 $many 2> "$tmp/null" && { [ -z "$seen" ] || [ -z "$stuck" ]; }; do
+    case $(get /load) in *'"running":2,"waiting":'[1-9]*) seen=yes ;; *'"running":'[3-9]*) say "batch=2: $(get /load)" ;; esac
+    case $(get /health) in *'has made no step for'*) stuck=yes ;; esac
+done
+[ -n "$seen" ] || say "batch=2: there never were two under way, and others waiting"
+[ -n "$stuck" ] || say "stuck_seconds=1e-6: it never was stuck"
+wait $many
+stop
+
 # --- adapters beside the model ---
 letters=$m m=tests/fixtures/post/model
 user='"messages":[{"role":"user","content":"hello there"}],"temperature":0,"ignore_eos":true,"max_tokens":10'

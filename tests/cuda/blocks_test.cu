@@ -1,11 +1,12 @@
 /* blocks_test.cu - the CUDA building blocks against double-precision references on the host.
  *
- *     blocks_test [-v] [PART]      gemms, kernels, moe, xent, attention, packed, paged or quantized;
- *                              all without a name
+ *     blocks_test [-v] [PART]      gemms, kernels, moe, xent, attention, packed, paged, quantized or
+ *                              codes; all without a name
  * Fresh random inputs, outputs poisoned with NaN first. Last line: "N passed, N failed".
  */
 #include "check.cuh"
 #include "attention_test.cuh"
+#include "codes_test.cuh"
 #include "kernels_test.cuh"
 #include "moe_test.cuh"
 #include "packed_test.cuh"
@@ -96,7 +97,8 @@ int main(int argc, char **argv)
                  {"attention", [&] { test_attention(&libs); }},
                  {"packed", test_packed},
                  {"paged", test_paged},
-                 {"quantized", [&] { test_quantized(&libs); }}};
+                 {"quantized", [&] { test_quantized(&libs); }},
+                 {"codes", test_codes}};
     bool any = false;
     for (auto &p : parts)
         if (part[0] == '-' || !strcmp(part, p.name))

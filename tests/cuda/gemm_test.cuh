@@ -1,4 +1,4 @@
-/* gemm_test.cuh - products that end in something (hopper_gemm.cuh), against float64. */
+/* gemm_test.cuh - GEMMs with a fused epilogue (hopper_gemm.cuh), against float64. */
 #ifndef MX_BENCH_TESTS_PRODUCTS_CUH
 #define MX_BENCH_TESTS_PRODUCTS_CUH
 
@@ -8,7 +8,7 @@
 #include "device/cuda/train/train_kernels.h"
 
 struct gemm_case {
-    int m, n, k, step; /* every step-th row is compared: large products have several tiles a block */
+    int m, n, k, step; /* every step-th row is compared: large GEMMs have several tiles a block */
     bool b_outside;
 };
 /* Random factors, on the device and here. */
@@ -43,7 +43,7 @@ static double gelu_grad_at(double x)
 static std::string gemm_name(const gemm_case &c, const char *end)
 {
     char name[96];
-    snprintf(name, sizeof name, "product %dx%dx%d%s with %s", c.m, c.n, c.k,
+    snprintf(name, sizeof name, "GEMM %dx%dx%d%s with %s", c.m, c.n, c.k,
              c.b_outside ? " NN" : " NT", end);
     return name;
 }
@@ -59,7 +59,7 @@ static void test_gemm_gelu(const gemm_case &c)
     mx_gemm_gelu_args args = {f.a, f.b, bias, y, u};
     cudaError_t e = mx_gemm_gelu_launch(&g, &args, 0);
     if (e == cudaErrorNotSupported)
-        printf("     products with a GELU: not on this device\n");
+        printf("     GEMMs with a GELU: not on this device\n");
     else
         CU(e);
     vec hy = host(y, mn), hu = host(u, mn);
@@ -118,7 +118,7 @@ static void test_gemm_gelu_grad(const gemm_case &c)
     cudaFree(f.a), cudaFree(f.b), cudaFree(u), cudaFree(du), cudaFree(parts);
 }
 
-/* The kernel that follows a product where it cannot end in the slope. */
+/* The kernel that follows a GEMM which cannot have gelu_grad as its epilogue. */
 template <class T> static void test_gelu_grad(int m, int n, double limit)
 {
     int64_t mn = (int64_t)m * n, rows = mx_gelu_grad_rows(m);
@@ -195,7 +195,7 @@ static void test_gemm_swiglu_grad(const gemm_case &c)
     cudaFree(f.a), cudaFree(f.b), cudaFree(g), cudaFree(u), cudaFree(dg), cudaFree(du);
 }
 
-/* The kernels that follow products which cannot end in a SwiGLU or its gradient. */
+/* The kernels that follow GEMMs which cannot have SwiGLU or its gradient as epilogue. */
 template <class T> static void test_swiglu(int64_t n, double limit)
 {
     T *g = device_random<T>(n, 1, 4), *u = device_random<T>(n, 2, 1), *h = device_alloc<T>(n);

@@ -1,4 +1,4 @@
-/* moe_test.cuh - mixtures of experts: grouped products against double, at sizes that cross tiles,
+/* moe_test.cuh - mixtures of experts: grouped GEMMs against double, at sizes that cross tiles,
  * with experts that have nothing, everything or rows beyond the end; sorting and the k largest at
  * sizes that take every way through them. Small cases of every op are in the op table's test. */
 #ifndef MX_TESTS_MOE_CUH

@@ -175,6 +175,16 @@ static void test_paged_case(const paged_case &c)
         unlike += memcmp(alone.data(), &got[i * each], sizeof(double) * each) != 0;
     }
     check("  the same bits alone", unlike, 0);
+    unlike = 0;
+    for (int from = 0; from < n; from += 20) { /* a step of few tokens has a form of its own */
+        const int to = std::min(from + 20, n);
+        paged_batch few;
+        few.positions.assign(b.positions.begin() + from, b.positions.begin() + to);
+        few.row.assign(b.row.begin() + from, b.row.begin() + to);
+        vec some = run_paged(pool, few, q + from * each, true);
+        unlike += memcmp(some.data(), &got[from * each], sizeof(double) * some.size()) != 0;
+    }
+    check("  the same bits among few", unlike, 0);
     cudaFree(q);
 }
 

@@ -2,8 +2,9 @@
 #include "files.h"
 
 #include "../test.h"
+
+#include "../fuzz/corpus.h"
 #include "base/arena.h"
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,32 +80,27 @@ char *read_whole(const char *path, size_t *n)
     return p;
 }
 
+typedef struct {
+    size_t places;
+    int (*target)(const uint8_t *p, size_t n);
+} replay;
+
+static void damage(void *ctx, uint8_t *p, size_t n)
+{
+    const replay *r = ctx;
+    r->target(p, n);
+    for (size_t i = 1; i < n; i += 1 + n / r->places) {
+        uint8_t old = p[i];
+        p[i] = (uint8_t)(old ^ (1 << i % 8));
+        r->target(p, n);
+        p[i] = 0xff;
+        r->target(p, n);
+        p[i] = old;
+        r->target(p, i);
+    }
+}
+
 int replay_corpus(const char *folder, size_t places, int (*target)(const uint8_t *p, size_t n))
 {
-    DIR *d = opendir(folder);
-    int files = 0;
-    MX_CHECK(d != NULL, "%s is missing", folder);
-    for (struct dirent *e; d && (e = readdir(d));) {
-        char path[512];
-        size_t n;
-        if (e->d_name[0] == '.')
-            continue;
-        snprintf(path, sizeof path, "%s%s", folder, e->d_name);
-        char *p = read_whole(path, &n);
-        target((const uint8_t *)p, n);
-        for (size_t i = 1; i < n; i += 1 + n / places) {
-            char old = p[i];
-            p[i] = (char)(old ^ (1 << i % 8));
-            target((const uint8_t *)p, n);
-            p[i] = (char)0xff;
-            target((const uint8_t *)p, n);
-            p[i] = old;
-            target((const uint8_t *)p, i);
-        }
-        mx_free(p);
-        files++;
-    }
-    if (d)
-        closedir(d);
-    return files;
+    return corpus_each(folder, damage, &(replay){places, target});
 }

@@ -13,7 +13,7 @@
 #include <math.h>
 #include <string.h>
 
-typedef void product(const mx_gemm_args *g);
+typedef void gemm_fn(const mx_gemm_args *g);
 static double reference(const mx_gemm_args *g, int64_t p, int64_t i, int64_t j, double *magnitude)
 {
     double sum = 0, mag = 0;
@@ -29,7 +29,7 @@ static double reference(const mx_gemm_args *g, int64_t p, int64_t i, int64_t j, 
 }
 
 /* Runs g on a copy of c0 and compares every element, guards included. */
-static void check(product *run, const mx_gemm_args *g0, const void *c0, int64_t c_elems,
+static void check(gemm_fn *run, const mx_gemm_args *g0, const void *c0, int64_t c_elems,
                   const char *what)
 {
     mx_arena a = {0};
@@ -132,7 +132,7 @@ MX_TEST(gemm_lower_cpu_levels_match_triple_loop)
 {
     mx_arena a = {0};
     uint32_t s = 4;
-    product *const runs[] = {run_base, run_v3, run_v4};
+    gemm_fn *const runs[] = {run_base, run_v3, run_v4};
     const mx_simd levels[] = {MX_SIMD_BASE, MX_SIMD_V3, MX_SIMD_V4};
     for (int l = 0; l < 3; l++)
         for (int i = 0; i < 24 && mx_simd_level() >= levels[l]; i++) {

@@ -276,6 +276,21 @@ static const large_case large_layout[] = {
     {"cumsum", {1, {{2, {3, 300}, .lo = 0.1, .hi = 0.9}}, &backwards}},
 };
 
+/* Few rows times codes: a block for each tile of rows, blocks of several tiles, very many tiles. */
+#define W8(n, k) {2, {n, k}, MX_I8, -127, 128}
+#define W4(n, k) {2, {n, (k) / 2}, MX_U8, 0, 256}
+#define F8(n, k) {2, {n, k}, MX_F8_E4M3, -3, 3, .no_grad = true, .fixed = true}
+#define SCALES(n, groups) {2, {n, groups}, .lo = 0.001, .hi = 0.01, .no_grad = true, .fixed = true}
+static const struct { bool wide; } narrow_y = {false}, wide_y = {true};
+static const large_case large_codes[] = {
+    {"dequant_matmul", {3, {FIXED(2, {1, 512}), W8(4301, 512), SCALES(4301, 1)}, &narrow_y}},
+    {"dequant_matmul", {3, {FIXED(2, {3, 512}), F8(4501, 512), SCALES(4501, 1)}, &narrow_y}},
+    {"dequant_matmul", {3, {FIXED(2, {16, 512}), W4(4500, 512), SCALES(4500, 4)}, &narrow_y}},
+    {"dequant_matmul", {3, {FIXED(2, {1, 256}), W4(4700, 256), SCALES(4700, 4)}, &narrow_y}},
+    {"dequant_matmul", {3, {FIXED(2, {1, 32}), W8(68003, 32), SCALES(68003, 1)}, &wide_y}},
+    {"dequant_matmul", {3, {FIXED(2, {2, 48}), F8(68003, 48), SCALES(68003, 1)}, &wide_y}},
+};
+
 static void compare_all(const large_case *l, size_t n, mx_session *gpu)
 {
     for (size_t i = 0; i < n; i++)
@@ -306,6 +321,7 @@ MX_TEST(ops_on_the_gpu_in_large)
     compare_all(large_sparse, sizeof large_sparse / sizeof *large_sparse, gpu);
     compare_all(large_head, sizeof large_head / sizeof *large_head, gpu);
     compare_all(large_layout, sizeof large_layout / sizeof *large_layout, gpu);
+    compare_all(large_codes, sizeof large_codes / sizeof *large_codes, gpu);
     mx_session_close(gpu);
 }
 

@@ -40,6 +40,7 @@ static const struct {
     {"sft", "use_rslora=true", LORA},
     {"sft", "use_dora=true", LORA},
     {"sft", "modules_to_save=lm_head", LORA},
+    {"sft", "target_parameters=experts.down_proj", LORA " load_parameters_path=" POST "mixtral"},
     {"sft", "lora.lora_weight_qtype=nf4", LORA},
     {"sft", "bnb_4bit_use_double_quant=false", LORA " lora.lora_weight_qtype=nf4"},
     {"sft", "loss_on=all", "dataset_path=" POST "completion.jsonl steps=2"},

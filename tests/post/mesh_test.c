@@ -4,6 +4,7 @@
 #include "../test.h"
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Much of so small a model is norms. */
@@ -22,7 +23,25 @@ static double off(const json_t *one, const json_t *mesh, const char *name)
     return most;
 }
 
-static void compare(const char *folder, const char *name, const char *what)
+/* Metrics of a microbatch, where there is one: their means depend on who shares it. */
+static void compare_metrics(const json_t *one, const json_t *mesh, const char *what)
+{
+    static const char *const numbers[] = {
+        "kl", "entropy", "rewards/chosen", "rewards/margins", "logps/chosen", "reward",
+        "reward_std", "completions/mean_length", "clip_ratio/region_mean", "mean_reward",
+        "frac_reward_zero_std", "max_reward", "accuracy", "distill/soft_loss",
+        "distill/teacher_loss", "distill/out_proj_feature_loss"};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        for (size_t k = 0; k < json_array_size(one); k++) {
+            if (!json_object_get(json_array_get(one, k), numbers[i]))
+                continue;
+            double x = post_number(one, k, numbers[i]), y = post_number(mesh, k, numbers[i]);
+            MX_CHECK(fabs(x - y) <= 2e-5 * fmax(fabs(x), 1), "%s, step %zu: %s is %.9g, not %.9g",
+                     what, k + 1, numbers[i], y, x);
+        }
+}
+
+static void compare(const char *folder, const char *name, const char *what, bool metrics)
 {
     static const char *const numbers[] = {"loss", "grad_norm", "param_norm", "num_tokens"};
     json_t *one = post_metrics(folder, "one"), *mesh = post_metrics(folder, name);
@@ -30,6 +49,8 @@ static void compare(const char *folder, const char *name, const char *what)
         double most = off(one, mesh, numbers[i]);
         MX_CHECK(most <= 2e-5, "%s: %s is off by %g", what, numbers[i], most);
     }
+    if (metrics)
+        compare_metrics(one, mesh, what);
     json_decref(one);
     json_decref(mesh);
 }
@@ -39,7 +60,8 @@ static void compare(const char *folder, const char *name, const char *what)
 static void same_on(const char *verb, const char *settings, const char *const *meshes)
 {
     char folder[300], text[800];
-    double rows = strstr(settings, "gradient_accumulation_steps=1") ? 4 : 2;
+    bool one = strstr(settings, "gradient_accumulation_steps=1");
+    double rows = one ? 4 : 2;
     post_folder(folder, sizeof folder);
     snprintf(text, sizeof text, RUN "enable_checkpointing=false per_device_batch_size=%g %s", rows,
              settings);
@@ -51,7 +73,7 @@ static void same_on(const char *verb, const char *settings, const char *const *m
         snprintf(text, sizeof text, RUN "enable_checkpointing=false mesh=%s "
                  "per_device_batch_size=%g %s", meshes[i], rows / ranks, settings);
         MX_CHECK_OK(post_run(verb, folder, name, text));
-        compare(folder, name, meshes[i]);
+        compare(folder, name, meshes[i], one);
     }
     post_remove(folder);
 }
@@ -69,14 +91,105 @@ MX_TEST(adapters_on_meshes)
             (const char *const[]){"data=2", "fsdp=2,tensor=2", "context=2", NULL});
 }
 
+MX_TEST(expert_adapters_on_meshes)
+{
+    same_on("sft", "dataset_path=" POST "text.jsonl load_parameters_path=" POST "mixtral adapter="
+            POST "lora_experts", (const char *const[]){"expert=2", "fsdp=2,tensor=2", NULL});
+    same_on("sft", "dataset_path=" POST "text.jsonl load_parameters_path=" POST "qwen3_moe adapter="
+            POST "lora_experts_each", (const char *const[]){"expert=2", "tensor=2", NULL});
+}
+
 MX_TEST(dpo_on_meshes)
 {
     same_on("dpo", "dataset_path=" POST "pairs.jsonl",
-            (const char *const[]){"fsdp=2", "tensor=2", NULL});
+            (const char *const[]){"fsdp=2", "tensor=2", "context=2", NULL});
     same_on("dpo", "dataset_path=" POST "pairs.jsonl lora.enable_lora=true",
             (const char *const[]){"fsdp=2", NULL});
+    same_on("dpo", "dataset_path=" POST "pairs.jsonl precompute_ref_log_probs=true num_epoch=2",
+            (const char *const[]){"fsdp=2,tensor=2", "context=2", NULL});
     same_on("dpo", "dataset_path=" POST "pairs.jsonl loss_type=orpo gradient_accumulation_steps=1",
             (const char *const[]){"fsdp=2", NULL});
+}
+
+static const char *const each_axis[] = {"fsdp=2", "data=2,tensor=2", "context=2",
+                                        "expert=2,sequence=2", NULL};
+
+/* What answers are compared with is measured on the rows of all ranks. */
+MX_TEST(kto_on_meshes)
+{
+    same_on("dpo", "dataset_path=" POST "labels.jsonl loss_type=kto max_target_length=32 "
+            "gradient_accumulation_steps=1", each_axis);
+    same_on("dpo", "dataset_path=" POST "labels.jsonl loss_type=apo_zero_unpaired "
+            "max_target_length=32", (const char *const[]){"fsdp=2,context=2", NULL});
+}
+
+MX_TEST(reward_models_on_meshes)
+{
+    same_on("dpo", "dataset_path=" POST "pairs.jsonl loss_type=reward "
+            "gradient_accumulation_steps=1", each_axis);
+}
+
+#define GRPO "dataset_path=" POST "pairs.jsonl max_target_length=48 num_generations=4 "            \
+             "max_completion_length=20 reward=format learning_rate=1e-4 "                          \
+             "reward_pattern=[\\s\\S]*(th|er)[\\s\\S]* "
+#define GAP "sampling/sampling_logp_difference/max"
+
+/* The same prompts, answers and rewards, whoever has which rows. The rate is small: weights that
+ * differ in the last bits would some day draw another token. */
+MX_TEST(grpo_on_meshes)
+{
+    same_on("grpo", GRPO "gradient_accumulation_steps=1", each_axis);
+    same_on("grpo", GRPO "beta=0.1 num_iterations=2 steps=4",
+            (const char *const[]){"data=2,context=2", NULL});
+    same_on("grpo", GRPO "lora.enable_lora=true loss_type=bnpo gradient_accumulation_steps=1 "
+            "scale_rewards=batch", (const char *const[]){"fsdp=2,tensor=2", NULL});
+    same_on("grpo", "dataset_path=" POST "rollouts.jsonl rollout_path=" POST "rollouts.jsonl "
+            "num_generations=4 max_completion_length=20 max_target_length=48",
+            (const char *const[]){"fsdp=2", NULL});
+}
+
+#define MIXTURE "load_parameters_path= tokenizer_path=" POST "model model_name=mixtral-8x7b "      \
+                "base_emb_dim=64 base_num_decoder_layers=2 base_num_query_heads=4 head_dim=16 "    \
+                "base_num_kv_heads=2 base_moe_mlp_dim=96 num_experts=4 num_experts_per_tok=2 "     \
+                "vocab_size=400 "
+
+MX_TEST(grpo_of_a_mixture_on_meshes)
+{
+    same_on("grpo", MIXTURE GRPO "gradient_accumulation_steps=1",
+            (const char *const[]){"expert=2", "expert=2,tensor=2", NULL});
+}
+
+/* On a mesh sampling and training sum in another order; they see the same weights. */
+MX_TEST(grpo_on_a_mesh_samples_what_it_trains)
+{
+    char folder[300];
+    post_folder(folder, sizeof folder);
+    MX_CHECK_OK(post_run("grpo", folder, "r", RUN GRPO "mesh=fsdp=2,tensor=2 steps=4 "
+                         "per_device_batch_size=1 gradient_accumulation_steps=1 "
+                         "record_rollouts=true task_interval=2 task_path=" POST "pairs.jsonl"));
+    json_t *m = post_metrics(folder, "r");
+    for (size_t i = 0; i < json_array_size(m); i++)
+        MX_CHECK(post_number(m, i, GAP) < 1e-4, "step %zu: %g", i + 1, post_number(m, i, GAP));
+    json_decref(m);
+    char command[900];
+    snprintf(command, sizeof command, "test $(wc -l < '%s/r/rollouts.jsonl') = 16", folder);
+    MX_CHECK(system(command) == 0, "four prompts of four steps, each once");
+    snprintf(command, sizeof command, "test $(grep -c eval/reward '%s/r/metrics.jsonl') = 3",
+             folder);
+    MX_CHECK(system(command) == 0, "tasks before, in the middle and behind");
+    post_remove(folder);
+}
+
+#define DISTILL "dataset_path=" POST "chat.jsonl teacher_path=" POST "teacher_near "
+
+MX_TEST(distill_on_meshes)
+{
+    same_on("distill", DISTILL "gradient_accumulation_steps=1", each_axis);
+    same_on("distill", DISTILL "distill_top_k=7 distill_beta=0.5",
+            (const char *const[]){"fsdp=2,context=2", NULL});
+    same_on("distill", DISTILL "loss_type=gkd lmbda=0.5 max_completion_length=4 steps=4 "
+            "seq_kd=true gradient_accumulation_steps=1",
+            (const char *const[]){"fsdp=2,tensor=2", NULL});
 }
 
 /* Adapters are cut as their weights are; the files are those of one device. */
@@ -92,7 +205,7 @@ MX_TEST(adapters_go_on_on_another_mesh)
     MX_CHECK_OK(post_run("sft", folder, "one", one));
     MX_CHECK_OK(post_run("sft", folder, "parts", first));
     MX_CHECK_OK(post_run("sft", folder, "parts", then));
-    compare(folder, "parts", "fsdp=2, then tensor=2");
+    compare(folder, "parts", "fsdp=2, then tensor=2", false);
     post_remove(folder);
 }
 
@@ -101,11 +214,8 @@ MX_TEST(what_does_not_run_on_a_mesh_says_so)
     static const struct {
         const char *verb, *settings, *words;
     } runs[] = {
-        {"dpo", "mesh=context=2", "does not cut sequences yet"},
         {"sft", "mesh=stage=2", "does not run as a pipeline yet"},
-        {"dpo", "mesh=fsdp=2 precompute_ref_log_probs=true", "precompute_ref_log_probs on a mesh"},
-        {"dpo", "mesh=fsdp=2 loss_type=kto", "does not run on a mesh yet"},
-        {"grpo", "mesh=fsdp=2 reward=format reward_pattern=.", "does not run on a mesh yet"},
+        {"grpo", "mesh=stage=2 reward=format reward_pattern=.", "does not run as a pipeline yet"},
         {"sft", "mesh=fsdp=2 lora.enable_lora=true lora.use_dora=true", "use_dora"},
         {"sft", "mesh=fsdp=2 lora.enable_lora=true lora.lora_weight_qtype=nf4",
          "lora_weight_qtype does not run on a mesh"},

@@ -160,6 +160,12 @@ MX_TEST(post_adapters_are_peft)
     check_cases("lora_");
 }
 
+/* An adapter a module of every expert: their sum in torch. */
+MX_TEST(post_adapters_of_each_expert)
+{
+    check_cases_of(POST "formulas.json", "lora_experts_each");
+}
+
 /* With bitsandbytes' NF4 underneath. */
 MX_TEST(post_qlora_is_peft)
 {
@@ -193,23 +199,39 @@ MX_TEST(post_reward_models_are_trl)
     check_cases("reward_");
 }
 
-/* The lookup with the adapter, and the table that it was put into, are one model. */
-MX_TEST(post_embedding_adapters_merge)
+/* The loss of a first step with the adapter beside the model, and with it in the weights. */
+static void check_merge(const char *base, const char *adapter)
 {
-    char folder[300], output[400], settings[500];
+    char folder[300], model[200], with[200], output[400], settings[500];
     post_folder(folder, sizeof folder);
+    snprintf(model, sizeof model, POST "%s", base);
+    snprintf(with, sizeof with, "adapter=" POST "%s", adapter);
     snprintf(output, sizeof output, "output=%s/merged", folder);
-    char *argv[] = {"maxc", "merge", POST "model", "adapter=" POST "lora_embedding", output, NULL};
+    char *argv[] = {"maxc", "merge", model, with, output, NULL};
     MX_CHECK_OK(mx_dispatch(5, argv, NULL));
     snprintf(settings, sizeof settings, "dataset_path=" POST "text.jsonl steps=1 "
              "load_parameters_path=%s/merged", folder);
     MX_CHECK_OK(post_run("sft", folder, "merged", settings));
-    MX_CHECK_OK(post_run("sft", folder, "beside", "dataset_path=" POST "text.jsonl steps=1 adapter="
-                         POST "lora_embedding"));
+    snprintf(settings, sizeof settings, "dataset_path=" POST "text.jsonl steps=1 "
+             "load_parameters_path=%s %s", model, with);
+    MX_CHECK_OK(post_run("sft", folder, "beside", settings));
     json_t *a = post_metrics(folder, "merged"), *b = post_metrics(folder, "beside");
     double x = post_number(a, 0, "loss"), y = post_number(b, 0, "loss");
-    MX_CHECK(fabs(x - y) < 1e-5 * y, "loss %.8g merged, %.8g beside", x, y);
+    MX_CHECK(fabs(x - y) < 1e-5 * y, "%s: loss %.8g merged, %.8g beside", adapter, x, y);
     json_decref(a);
     json_decref(b);
     post_remove(folder);
+}
+
+MX_TEST(post_embedding_adapters_merge)
+{
+    check_merge("model", "lora_embedding");
+}
+
+MX_TEST(post_expert_adapters_merge)
+{
+    check_merge("mixtral", "lora_experts");
+    check_merge("qwen3_moe", "lora_experts_down");
+    check_merge("qwen3_moe", "lora_experts_each");
+    check_merge("gpt_oss", "lora_experts_turned");
 }

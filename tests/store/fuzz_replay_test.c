@@ -1,9 +1,7 @@
 /* fuzz_replay_test.c - the fuzz targets' corpora, replayed: whole, and each cut at every byte. */
 #include "../test.h"
-#include "base/arena.h"
-#include "test_dir.h"
-#include <dirent.h>
-#include <stdio.h>
+
+#include "../fuzz/corpus.h"
 
 #define LLVMFuzzerTestOneInput mx_fuzz_safetensors
 #include "../fuzz/fuzz_safetensors.c"
@@ -12,31 +10,21 @@
 #include "../fuzz/fuzz_config_json.c"
 #undef LLVMFuzzerTestOneInput
 
-static int replay(const char *dir, int (*target)(const uint8_t *, size_t))
+typedef int target_fn(const uint8_t *p, size_t n);
+
+static void cut_everywhere(void *ctx, uint8_t *p, size_t n)
 {
-    DIR *d = opendir(dir);
-    int n_files = 0;
-    for (struct dirent *e; d && (e = readdir(d));) {
-        if (e->d_name[0] == '.')
-            continue;
-        char path[512];
-        size_t n;
-        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
-        uint8_t *text = (uint8_t *)test_get(path, &n);
-        for (size_t k = 0; k <= n; k++) {
-            uint8_t *copy = mx_realloc(NULL, k + 1); /* exact size: an overrun is seen */
-            for (size_t i = 0; i < k; i++)
-                copy[i] = text[i];
-            copy = mx_realloc(copy, k ? k : 1);
-            target(copy, k);
-            mx_free(copy);
-        }
-        mx_free(text);
-        n_files++;
+    for (size_t k = 0; k <= n; k++) {
+        uint8_t *copy = mx_realloc(NULL, k ? k : 1); /* exact size: an overrun is seen */
+        memcpy(copy, p, k);
+        (*(target_fn **)ctx)(copy, k);
+        mx_free(copy);
     }
-    if (d)
-        closedir(d);
-    return n_files;
+}
+
+static int replay(const char *folder, target_fn *target)
+{
+    return corpus_each(folder, cut_everywhere, &target);
 }
 
 MX_TEST(fuzz_corpus_safetensors)

@@ -7,8 +7,8 @@
  */
 #include "../test.h"
 
+#include "../fuzz/corpus.h"
 #include "text/jinja/chat_template.h"
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -389,37 +389,25 @@ MX_TEST(chat_template_is_found_in_a_directory)
 
 /* --- every file of the fuzz corpus: any result, no crash --- */
 
+static void replay(void *ctx, uint8_t *p, size_t n)
+{
+    mx_chat_template *t;
+    mx_str out = {0};
+    (void)ctx;
+    mx_status st = mx_chat_template_open_n(&t, (const char *)p, n);
+    json_t *messages = json_loads("[{\"role\": \"user\", \"content\": \"hi\"}]", 0, NULL);
+    const mx_chat_options o = {
+        .limits = {.steps = 200000, .memory_bytes = 8 << 20, .output_bytes = 1 << 16}};
+    if (!st)
+        st = mx_chat_render(t, messages, &o, &out, NULL);
+    mx_status_free(st);
+    mx_chat_template_close(t);
+    mx_str_fini(&out);
+    json_decref(messages);
+}
+
 MX_TEST(chat_fuzz_corpus_replays)
 {
-    const char *dir = "tests/fuzz/corpus/chat_template";
-    DIR *d = opendir(dir);
-    int n = 0;
-    MX_CHECK(d != NULL, "%s", dir);
-    for (struct dirent *e; d && (e = readdir(d));) {
-        char path[512];
-        if (e->d_name[0] == '.')
-            continue;
-        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
-        FILE *f = fopen(path, "rb");
-        char buf[65536];
-        size_t k = f ? fread(buf, 1, sizeof buf, f) : 0;
-        if (f)
-            fclose(f);
-        mx_chat_template *t;
-        mx_str out = {0};
-        mx_status st = mx_chat_template_open_n(&t, buf, k);
-        json_t *messages = json_loads("[{\"role\": \"user\", \"content\": \"hi\"}]", 0, NULL);
-        const mx_chat_options o = {
-            .limits = {.steps = 200000, .memory_bytes = 8 << 20, .output_bytes = 1 << 16}};
-        if (!st)
-            st = mx_chat_render(t, messages, &o, &out, NULL);
-        mx_status_free(st);
-        mx_chat_template_close(t);
-        mx_str_fini(&out);
-        json_decref(messages);
-        n++;
-    }
-    if (d)
-        closedir(d);
-    MX_CHECK(n >= 20, "only %d files in %s", n, dir);
+    int files = corpus_each("tests/fuzz/corpus/chat_template", replay, NULL);
+    MX_CHECK(files >= 20, "only %d files", files);
 }

@@ -105,7 +105,7 @@ static const char *number(dice *d)
 static const char *file(dice *d)
 {
     static const char *const words[] = {
-        "data.jsonl", "eval.jsonl",    "bad.jsonl",      "pairs.jsonl",
+        "data.jsonl", "eval.jsonl",    "worse.jsonl",    "pairs.jsonl",
         "chat.jsonl", "tokenizer",     "model",          "hub",
         "nothere",    "photo.jpg",     "tfds",           "mixture.json",
         "new",        "data.tfrecord", "template.jinja", "."};

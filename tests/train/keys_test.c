@@ -2,6 +2,7 @@
 #include "keys/keys.h"
 
 #include "../test.h"
+#include "cmd/verb.h"
 #include "models/from_config.h"
 #include <stdio.h>
 #include <string.h>
@@ -41,6 +42,34 @@ MX_TEST(keys_have_help_sections_and_readable_defaults)
             mx_str_fini(&why);
         }
     mx_arena_fini(&a);
+}
+
+static void check_path(const mx_key *k)
+{
+    static const char *const ends[] = {"_path", "_file", "_files", "_dir", "_directory"};
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz";
+    const char *value = k->example ? strchr(k->example, '=') + 1 : "";
+    size_t stem = strcspn(value, " .");
+    bool named = value[stem] == '.' && strcspn(value, "*{") > stem; /* mine.yml, no pattern */
+    bool file = named && strspn(value + stem + 1, letters) > 1;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        file = file || mx_ends_with(k->name, ends[i]);
+    bool text = k->type == MX_KEY_STRING || k->type == MX_KEY_LIST;
+    bool modules = strcmp(k->name, "lora.lora_module_path") == 0;
+    MX_CHECK(!text || !file || modules || k->flags & MX_KEY_PATH,
+             "%s (%s) takes files, and is no MX_KEY_PATH", k->name, value);
+}
+
+/* What takes files refuses those of another machine, gs://bucket/x: those keys are told apart by
+ * their flag. */
+MX_TEST(keys_that_take_files_are_paths)
+{
+    for (const mx_key *const *t = mx_keys.tables; *t; t++)
+        for (const mx_key *k = *t; k->name; k++)
+            check_path(k);
+    for (int i = 0; i < mx_verb_count; i++)
+        for (const mx_key *k = mx_verb_table[i]->keys; k && k->name; k++)
+            check_path(k);
 }
 
 /* Every alias that is accepted as it is belongs to one key, and is no key itself. */

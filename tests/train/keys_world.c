@@ -37,6 +37,16 @@ static void put_stories(const char *name, int n, const char *word)
     fclose(f);
 }
 
+/* Of `n` records the first `bad` are damaged. */
+static void put_bad(const char *name, int bad, int n)
+{
+    FILE *f = fopen(name, "w");
+    MX_ASSERT(f, "%s", name);
+    for (int i = 0; i < n; i++)
+        fprintf(f, i < bad ? "{\"text\": %d\n" : "{\"text\": \"%d\"}\n", i);
+    fclose(f);
+}
+
 static void run_command(const char *command)
 {
     MX_ASSERT(system(command) == 0, "%s", command);
@@ -75,6 +85,7 @@ static void make_files(const char *root)
     put_stories("tfds/tale/2.0.0/tale-validation.jsonl", 9, "A hare");
     MX_ASSERT(system("gzip -k data.jsonl") == 0);
     put("bad.jsonl", "{\"text\": \"one\"}\n{\"text\": \"two\"}\nnot json\n{\"text\": \"three\"}\n");
+    put_bad("worse.jsonl", 15, 40);
     put("special.jsonl", "{\"text\": \"a <bos> b <eos> c\"}\n");
     put("chat.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"Who?\"}, "
                       "{\"role\": \"assistant\", \"content\": \"Me.\"}]}\n");

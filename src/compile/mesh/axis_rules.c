@@ -87,17 +87,20 @@ static const struct {
     {"exp_with_fsdp", "fsdp"},
 };
 
-/* Names separated by spaces or commas; false when one is no mesh axis. */
-static bool parse_axes(const char *text, mx_axis_set *out)
+/* Names separated by spaces or commas; false when one is no mesh axis. *twice: one occurs again. */
+static bool parse_axes(const char *text, mx_axis_set *out, bool *twice)
 {
     *out = 0;
+    *twice = false;
     for (const char *p = text; *p;) {
         size_t n = strcspn(p, " ,");
         mx_axis a;
         if (n && !mx_axis_parse(p, n, &a))
             return false;
-        if (n)
+        if (n) {
+            *twice |= *out >> a & 1;
             *out |= 1u << a;
+        }
         p += n + (p[n] != 0);
     }
     return true;
@@ -117,8 +120,8 @@ void mx_axis_rules_init(mx_axis_rules *r)
     *r = (mx_axis_rules){0};
     for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++) {
         mx_axis_set axes;
-        bool known = parse_axes(defaults[i].axes, &axes);
-        MX_ASSERT(known, "%s", defaults[i].axes);
+        bool twice, known = parse_axes(defaults[i].axes, &axes, &twice);
+        MX_ASSERT(known && !twice, "%s", defaults[i].axes);
         insert(r, r->n, defaults[i].name, strlen(defaults[i].name), axes);
     }
 }
@@ -129,17 +132,41 @@ void mx_axis_rules_fini(mx_axis_rules *r)
     *r = (mx_axis_rules){0};
 }
 
+/* Every name that a dim can have has a default, if only that nothing cuts it. */
+static mx_status check_name(const char *text, size_t n)
+{
+    char name[sizeof ((mx_axis_rule *)0)->name];
+    const char *nearest = NULL;
+    int least = 0;
+    snprintf(name, sizeof name, "%.*s", (int)n, text);
+    for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++) {
+        int far = mx_edit_distance(name, defaults[i].name);
+        if (far == 0)
+            return MX_OK;
+        if (!nearest || far < least) {
+            nearest = defaults[i].name;
+            least = far;
+        }
+    }
+    return mx_fail(MX_USAGE, "the rule `%s` is for `%s`, and no dim of a tensor is called so; did "
+                   "you mean `%s`? dump_ir=partition shows the names", text, name, nearest);
+}
+
 mx_status mx_axis_rules_set(mx_axis_rules *r, const char *text, bool more)
 {
     size_t n = strcspn(text, "=");
     mx_axis_set axes;
+    bool twice;
     if (!n || text[n] != '=' || n >= sizeof r->rule->name)
         return mx_fail(MX_USAGE, "the rule `%s` is not NAME=AXES, such as embed=fsdp", text);
-    if (!parse_axes(text + n + 1, &axes))
+    MX_TRY(check_name(text, n));
+    if (!parse_axes(text + n + 1, &axes, &twice))
         return mx_fail(MX_USAGE,
                        "the rule `%s` names an axis that no mesh has; there are data, stage, fsdp, "
                        "fsdp_transpose, context, tensor, sequence (tensor_sequence), expert",
                        text);
+    if (twice)
+        return mx_fail(MX_USAGE, "the rule `%s` names an axis twice; it cuts a dim once", text);
     int at = r->n, kept = 0;
     for (int i = 0; i < r->n; i++) {
         bool same = strlen(r->rule[i].name) == n && memcmp(r->rule[i].name, text, n) == 0;

@@ -237,11 +237,15 @@ static void copy_output(mx_partitioner *p, const mx_node *n)
     set_value(p, n, y, &at);
 }
 
-/* Roots are whole, except factors of a weight's rows, which lie as those rows do. */
-static mx_placement root_placement(const mx_partitioner *p, const mx_node *n)
+/* Roots are whole, except factors of a weight's rows, which lie as those rows do, and those that a
+ * rank keeps its part of. */
+static mx_placement root_placement(mx_partitioner *p, const mx_node *n)
 {
     const char *weight = mx_row_scale_of(n);
     const mx_node *w = weight ? mx_graph_find(p->from, weight) : NULL;
+    mx_placement own = {0};
+    if (n->name && mx_starts_with(n->name, MX_SHARD_ROOT) && wanted(p, n, &own))
+        return own;
     return w ? (mx_placement){{p->value[w->id].at.dim[0]}} : (mx_placement){0};
 }
 

@@ -14,9 +14,13 @@ typedef struct mx_partition {
     bool zigzag; /* sequences cut by `context` are shared in chunks of equal work */
     /* Share of all weights that may lie whole along an axis that should cut them. */
     double sharding_tolerance;
+    bool no_overlap; /* every collective is waited for at once (overlap.c) */
     bool optimizer_over_data; /* AdamW's moments are cut by `data` as well (update_part.c) */
     mx_str *report; /* where each tensor lies, a line each; NULL: not asked for */
 } mx_partition;
+
+/* A root "shard:NAME" stays cut, as its logical axes say; others are made whole. */
+#define MX_SHARD_ROOT "shard:"
 
 /* Replaces g by the graph of one rank; nodes found before are gone, names stay. Before autodiff. */
 mx_status mx_pass_partition(mx_graph *g, const mx_partition *p) MX_MUST_USE;

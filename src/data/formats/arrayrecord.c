@@ -257,24 +257,17 @@ static mx_status arrayrecord_open(mx_source *s)
 static mx_status arrayrecord_read(mx_source *s, int64_t i, mx_record *r)
 {
     state *t = s->state;
-    int64_t lo = 0, hi = t->n_chunks;
-    while (hi - lo > 1) {
-        int64_t mid = lo + (hi - lo) / 2;
-        if (t->chunk_first[mid] <= i)
-            lo = mid;
-        else
-            hi = mid;
-    }
-    r->offset = t->chunk_at[lo];
-    if (t->chunk != lo) {
-        MX_TRY(load_chunk(s, t->chunk_at[lo]));
-        if (t->n_in_chunk != t->chunk_first[lo + 1] - t->chunk_first[lo])
+    int64_t at = mx_block_of(t->chunk_first, t->n_chunks, i);
+    r->offset = t->chunk_at[at];
+    if (t->chunk != at) {
+        MX_TRY(load_chunk(s, t->chunk_at[at]));
+        if (t->n_in_chunk != t->chunk_first[at + 1] - t->chunk_first[at])
             return mx_fail(MX_INPUT, "the chunk has %lld records and the index says %lld",
                            (long long)t->n_in_chunk,
-                           (long long)(t->chunk_first[lo + 1] - t->chunk_first[lo]));
-        t->chunk = lo;
+                           (long long)(t->chunk_first[at + 1] - t->chunk_first[at]));
+        t->chunk = at;
     }
-    int64_t k = i - t->chunk_first[lo];
+    int64_t k = i - t->chunk_first[at];
     return mx_payload_decode(s, t->data + t->record_at[k], t->record_at[k + 1] - t->record_at[k],
                              r);
 }

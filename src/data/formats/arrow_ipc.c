@@ -230,16 +230,9 @@ static mx_status arrow_read(mx_source *s, int64_t i, mx_record *r)
     state *t = s->state;
     int64_t k = t->batch;
     if (k < 0 || i < s->block_first[k] || i >= s->block_first[k + 1]) {
-        int64_t lo = 0, hi = s->n_blocks;
-        while (hi - lo > 1) {
-            int64_t mid = lo + (hi - lo) / 2;
-            if (s->block_first[mid] <= i)
-                lo = mid;
-            else
-                hi = mid;
-        }
-        r->offset = t->batch_at[2 * lo];
-        MX_TRY(load_batch(s, k = lo));
+        k = mx_block_of(s->block_first, s->n_blocks, i);
+        r->offset = t->batch_at[2 * k];
+        MX_TRY(load_batch(s, k));
     }
     r->offset = t->batch_at[2 * k];
     int64_t row = i - s->block_first[k];

@@ -270,15 +270,8 @@ static mx_status parquet_read(mx_source *s, int64_t i, mx_record *r)
     const mx_pq_meta *m = &t->meta;
     int64_t g = t->group;
     if (g < 0 || i < s->block_first[g] || i >= s->block_first[g + 1]) {
-        int64_t lo = 0, hi = s->n_blocks;
-        while (hi - lo > 1) {
-            int64_t mid = lo + (hi - lo) / 2;
-            if (s->block_first[mid] <= i)
-                lo = mid;
-            else
-                hi = mid;
-        }
-        MX_TRY(load_group(s, g = lo));
+        g = mx_block_of(s->block_first, s->n_blocks, i);
+        MX_TRY(load_group(s, g));
     }
     int64_t row = i - s->block_first[g];
     for (int c = m->nodes[0].first_child; c >= 0; c = m->nodes[c].next) {

@@ -104,6 +104,20 @@ const mx_source_kind *mx_source_kind_find(const char *name); /* NULL: unknown */
 /* The kind of a file, from its name and then from its first bytes. */
 mx_status mx_source_kind_detect(const char *path, const mx_source_kind **out) MX_MUST_USE;
 
+/* Which of n blocks record x is in: the largest k with first[k] <= x, of n + 1 rising numbers. */
+static inline int64_t mx_block_of(const int64_t *first, int64_t n, int64_t x)
+{
+    int64_t lo = 0, hi = n;
+    while (hi - lo > 1) {
+        int64_t mid = lo + (hi - lo) / 2;
+        if (first[mid] <= x)
+            lo = mid;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
 /* kind NULL: detected. `path` is ignored by kinds without a file. */
 mx_status mx_source_open(mx_source *s, const char *path, const mx_source_kind *kind,
                          const mx_source_options *o) MX_MUST_USE;

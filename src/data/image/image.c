@@ -26,12 +26,12 @@ static mx_status make_room(mx_image *m, int64_t width, int64_t height, const cha
         return mx_fail(MX_INPUT, "%s: an image of %lld x %lld pixels", where, (long long)width,
                        (long long)height);
     if (width > MX_IMAGE_MAX_SIDE || height > MX_IMAGE_MAX_SIDE ||
-        width * height > MX_IMAGE_MAX_PIXELS)
+        width * height > m->max_pixels)
         return mx_fail(MX_INPUT,
                        "%s: an image of %lld x %lld pixels is too large, at most %d on a side and "
-                       "%d in all are taken; make it smaller first",
+                       "%lld in all are taken; make it smaller first",
                        where, (long long)width, (long long)height, MX_IMAGE_MAX_SIDE,
-                       MX_IMAGE_MAX_PIXELS);
+                       (long long)m->max_pixels);
     m->width = width;
     m->height = height;
     return mx_alloc((void **)&m->rgb, 3 * (size_t)width * (size_t)height, "an image");
@@ -205,7 +205,13 @@ static const struct {
 
 mx_status mx_image_decode(mx_image *out, const void *data, size_t n, const char *where)
 {
-    *out = (mx_image){0};
+    return mx_image_decode_within(out, data, n, MX_IMAGE_MAX_PIXELS, where);
+}
+
+mx_status mx_image_decode_within(mx_image *out, const void *data, size_t n, int64_t max_pixels,
+                                 const char *where)
+{
+    *out = (mx_image){.max_pixels = max_pixels};
     mx_status st = mx_fail(MX_INPUT, "%s is no JPEG, PNG or WebP image (%zu bytes)", where, n);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (n >= kinds[i].at + kinds[i].n &&

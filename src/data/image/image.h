@@ -25,10 +25,14 @@ enum {
 typedef struct {
     int64_t width, height;
     uint8_t *rgb; /* (height, width, 3); owns */
+    int64_t max_pixels; /* while it is decoded: more are refused */
 } mx_image;
 
 /* `where` names the data in errors. */
 mx_status mx_image_decode(mx_image *out, const void *data, size_t n, const char *where) MX_MUST_USE;
+/* The same, of at most so many pixels: MX_IMAGE_MAX_PIXELS or fewer. */
+mx_status mx_image_decode_within(mx_image *out, const void *data, size_t n, int64_t max_pixels,
+                                 const char *where) MX_MUST_USE;
 mx_status mx_image_read(mx_image *out, const char *path) MX_MUST_USE;
 void mx_image_fini(mx_image *m);
 

@@ -239,20 +239,6 @@ static int64_t shuffled(const mx_dataset *d, int64_t n, uint64_t key, int64_t i)
     return d->o.shuffle ? mx_permute(n, key, i) : i;
 }
 
-/* The largest k with first[k] <= x, of n + 1 rising numbers. */
-static int64_t bucket(const int64_t *first, int64_t n, int64_t x)
-{
-    int64_t lo = 0, hi = n;
-    while (hi - lo > 1) {
-        int64_t mid = lo + (hi - lo) / 2;
-        if (first[mid] <= x)
-            lo = mid;
-        else
-            hi = mid;
-    }
-    return lo;
-}
-
 /* Whether the record belongs to the half that is given. */
 static bool is_wanted(const mx_dataset *d, int64_t file, int64_t record)
 {
@@ -280,7 +266,7 @@ typedef struct {
 static place locate_random(mx_dataset *d, const mx_cursor *c)
 {
     int64_t i = shuffled(d, d->n_records, epoch_key(d, c->epoch, 0), c->index);
-    int64_t file = bucket(d->file_first, d->n_files, i);
+    int64_t file = mx_block_of(d->file_first, d->n_files, i);
     return (place){file, i - d->file_first[file]};
 }
 
@@ -295,7 +281,7 @@ static place locate_in_block(mx_dataset *d, const mx_cursor *c)
             d->first[k + 1] = d->first[k] + f[1] - f[0];
         }
     }
-    int64_t k = bucket(d->first, d->n_blocks, c->index), b = shuffled(d, d->n_blocks, key, k);
+    int64_t k = mx_block_of(d->first, d->n_blocks, c->index), b = shuffled(d, d->n_blocks, key, k);
     int64_t n = d->first[k + 1] - d->first[k];
     int64_t i = shuffled(d, n, mx_mix_key(key, (uint64_t)b), c->index - d->first[k]);
     int64_t file = d->block_file[b];

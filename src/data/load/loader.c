@@ -339,7 +339,6 @@ mx_status mx_loader_open(mx_loader **out, const mx_loader_options *o)
     l->o.n_ranks = o->n_ranks ? o->n_ranks : 1;
     l->o.n_threads = o->n_threads > 0 ? o->n_threads : 1;
     l->o.n_ahead = o->n_ahead > 0 ? o->n_ahead : 2;
-    l->o.bad_budget = o->bad_budget > 0 ? o->bad_budget : 1e-4;
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->changed, NULL);
     mx_status st;

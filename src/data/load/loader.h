@@ -37,7 +37,7 @@ typedef struct {
     int n_ahead;            /* batches kept ready; default 2 */
     bool skip_bad;          /* bad_record_policy=skip: leave bad records out, within the budget */
     double
-        bad_budget; /* largest fraction of bad records; default 1e-4, and 10 are always allowed */
+        bad_budget; /* largest fraction of bad records; 10 are always allowed */
     bool drop_last; /* leave out the last batch when it is not full; otherwise it is padded */
     const char *cache_dir;  /* keep tokenized records there; NULL: do not */
     double sample_seconds;  /* to look how large each dataset is, when it is opened; 0: do not */

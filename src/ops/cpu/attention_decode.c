@@ -251,7 +251,7 @@ static bool run_keys(const mx_attn *a, const mx_attn_forward_args *p, int64_t b,
 }
 
 /* The runs of one head, in order. */
-static void join(const mx_attn *a, const mx_attn_forward_args *p, int64_t b, int64_t r,
+static void combine(const mx_attn *a, const mx_attn_forward_args *p, int64_t b, int64_t r,
                  float *part)
 {
     const int64_t n = run_count(a), dim = a->v_dim;
@@ -300,7 +300,7 @@ void mx_attn_decode(const mx_attn *a, const mx_attn_forward_args *p, void *work)
         }
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < a->batch * a->q_heads; i++)
-            join(a, p, i / a->q_heads, i % a->q_heads,
+            combine(a, p, i / a->q_heads, i % a->q_heads,
                  parts + each * (size_t)(i / a->q_heads * runs));
     }
 }

@@ -33,7 +33,7 @@ typedef struct {
 
 static reach reach_of(const mx_paged *g, const mx_paged_args *p, int64_t n)
 {
-    int64_t at = p->positions[n], row = p->row[n], lo = 0;
+    int64_t at = p->positions[n], row = p->row[n], lo = 0, last = at;
     if (at < 0 || row < 0 || row >= g->rows)
         return (reach){0};
     if (g->selected)
@@ -42,9 +42,11 @@ static reach reach_of(const mx_paged *g, const mx_paged_args *p, int64_t n)
         lo = at - g->window + 1;
     if (g->chunk && at / g->chunk * g->chunk > lo)
         lo = at / g->chunk * g->chunk;
-    if (at + 1 - lo > g->page * g->columns) /* more than the table can name */
-        lo = at + 1 - g->page * g->columns;
-    return (reach){lo, at + 1, p->table + row * g->columns, NULL};
+    if (p->until && p->until[n] > at) /* tokens of this batch */
+        last = p->until[n] < at + g->attn.batch ? p->until[n] : at + g->attn.batch - 1;
+    if (last + 1 - lo > g->page * g->columns) /* more than the table can name */
+        lo = last + 1 - g->page * g->columns;
+    return (reach){lo, last + 1, p->table + row * g->columns, NULL};
 }
 
 /* The slot of a position, or of an entry of the list; -1: it has none, or its page is not one of
@@ -68,8 +70,9 @@ static int64_t piece(const mx_paged *g, int64_t at, int64_t end)
 static int64_t run_count(const mx_paged *g)
 {
     int64_t most = g->selected ? g->selected : g->page * g->columns;
-    if (g->window && g->window < most)
-        most = g->window;
+    int64_t near = g->window + (g->ahead ? g->attn.batch : 0);
+    if (g->window && near < most)
+        most = near;
     return (most + KEYS - 1) / KEYS + 1;
 }
 
@@ -140,7 +143,7 @@ static void run_keys(const mx_paged *g, const mx_paged_args *p, int64_t n, const
 }
 
 /* The runs of one head of a query, in order. */
-static void join(const mx_paged *g, const mx_paged_args *p, int64_t n, int64_t h, int64_t runs,
+static void combine(const mx_paged *g, const mx_paged_args *p, int64_t n, int64_t h, int64_t runs,
                  float *part)
 {
     const mx_attn *a = &g->attn;
@@ -241,7 +244,7 @@ void mx_paged_forward(const mx_paged *g, const mx_paged_args *p, void *work)
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < (n1 - n0) * H; i++) {
             reach r = reach_of(g, p, n0 + i / H);
-            join(g, p, n0 + i / H, i % H, runs_of(&r), parts + each * (size_t)(i / H * runs));
+            combine(g, p, n0 + i / H, i % H, runs_of(&r), parts + each * (size_t)(i / H * runs));
         }
     }
 }

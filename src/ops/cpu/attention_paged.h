@@ -11,6 +11,7 @@ typedef struct {
     int64_t rows, columns; /* of the table */
     int64_t window, chunk; /* 0: none */
     int64_t selected;      /* positions in a query's list; 0: no lists */
+    bool ahead;            /* a query may see positions beyond its own */
 } mx_paged;
 
 typedef struct {
@@ -18,6 +19,7 @@ typedef struct {
     const int32_t *positions, *row, *table;
     void *out;
     const int32_t *selected; /* (batch, selected), -1 unused */
+    const int32_t *until;    /* (batch): the last position that a query sees; NULL: its own */
 } mx_paged_args;
 
 size_t mx_paged_work_bytes(const mx_paged *g);

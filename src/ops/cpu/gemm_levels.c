@@ -7,8 +7,7 @@
  *     ... BF16                         14 x 32, two k per step (VDPBF16PS)
  * 14 x 2 accumulators, two vectors of B and one broadcast fill the 32 registers of AVX-512. Blocks
  * of k are as long as the stack allows: at 1,024 words B takes 3 MB. In bf16 those are 2,048
- * elements; where k is not more, as in many models, results are rounded in registers. Blocks of the
- * other levels have not been measured since B moved from L2 to L3 (gemm_kernel.inc).
+ * elements; where k is not more, as in many models, results are rounded in registers.
  */
 #include "ops/cpu/gemm_tile.h"
 

@@ -8,7 +8,7 @@
 #include <omp.h>
 
 /* Columns of a piece. Each piece packs its expert's rows anew, so pieces are as wide as a tile of
- * the product may be where there are enough of them to fill the threads evenly. */
+ * the GEMM may be where there are enough of them to fill the threads evenly. */
 enum { WIDE = 768, STRIP = 384, ENOUGH = 16 };
 
 static const void *at(const void *p, int64_t element, mx_num type)
@@ -21,9 +21,9 @@ static const void *at(const void *p, int64_t element, mx_num type)
 typedef struct {
     mx_gemm_args one;
     bool a_by_row, b_by_row, c_by_row, rows_are_k;
-} product;
+} grouped_gemm;
 
-static void run(const mx_grouped *g, const product *p)
+static void run(const mx_grouped *g, const grouped_gemm *p)
 {
     int threads = mx_kernel_threads(g->threads);
     int64_t wide = (p->one.n + WIDE - 1) / WIDE;
@@ -47,7 +47,7 @@ static void run(const mx_grouped *g, const product *p)
 
 void mx_grouped_forward(const mx_grouped *g, const void *x, const void *w, void *y)
 {
-    product p = {.a_by_row = true, .c_by_row = true};
+    grouped_gemm p = {.a_by_row = true, .c_by_row = true};
     p.one = (mx_gemm_args){.n = g->d_out, .k = g->d_in, .a = x, .lda = g->d_in, .b = w, .c = y,
                            .ldb = g->w_in_out ? g->d_out : g->d_in, .trans_b = !g->w_in_out,
                            .ldc = g->d_out, .a_step = g->d_in, .b_step = g->d_in * g->d_out,
@@ -58,7 +58,7 @@ void mx_grouped_forward(const mx_grouped *g, const void *x, const void *w, void 
 
 void mx_grouped_dx(const mx_grouped *g, const void *dy, const void *w, void *dx)
 {
-    product p = {.a_by_row = true, .c_by_row = true};
+    grouped_gemm p = {.a_by_row = true, .c_by_row = true};
     p.one = (mx_gemm_args){.n = g->d_in, .k = g->d_out, .a = dy, .lda = g->d_out, .b = w, .c = dx,
                            .ldb = g->w_in_out ? g->d_out : g->d_in, .trans_b = g->w_in_out,
                            .ldc = g->d_in, .a_step = g->d_out, .b_step = g->d_in * g->d_out,
@@ -71,7 +71,7 @@ void mx_grouped_dw(const mx_grouped *g, const void *dy, const void *x, void *dw,
 {
     /* (d_out, d_in) = dy^T x, or (d_in, d_out) = x^T dy */
     int64_t m = g->w_in_out ? g->d_in : g->d_out, n = g->w_in_out ? g->d_out : g->d_in;
-    product p = {.a_by_row = true, .b_by_row = true, .rows_are_k = true};
+    grouped_gemm p = {.a_by_row = true, .b_by_row = true, .rows_are_k = true};
     p.one = (mx_gemm_args){.m = m, .n = n, .a = g->w_in_out ? x : dy, .lda = m, .trans_a = true,
                            .b = g->w_in_out ? dy : x, .ldb = n, .c = dw, .ldc = n, .a_step = m,
                            .b_step = n, .c_step = m * n, .a_type = g->type, .b_type = g->type,

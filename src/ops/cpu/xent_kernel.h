@@ -11,7 +11,7 @@
  * row. Chunks whose labels are all ignored cost nothing.
  *
  * Numbers: x, w f32 or bf16 (then loss, lse, dloss, dw are f32, dx has the type of x, and the
- * gradients of logits are rounded to bf16 for the products), or everything f64. `work` is 64-byte
+ * gradients of logits are rounded to bf16 for the GEMMs), or everything f64. `work` is 64-byte
  * aligned, of mx_xent_work_bytes. Bits do not depend on the thread count.
  */
 #ifndef MX_OPS_CPU_XENT_KERNEL_H

@@ -10,6 +10,7 @@
 
 #include "base/config.h"
 #include "device/device.h"
+#include "dist/comm.h"
 #include "models/model.h"
 #include "train/report/metrics.h"
 #include "train/input/train_data.h"
@@ -54,6 +55,9 @@ typedef struct {
     mx_train_data *data;
     const char *folder; /* of the run */
     int rank, n_ranks;  /* of those that have other rows of a batch */
+    /* Of all ranks of a mesh, whose programs run together; NULL: there is none. */
+    mx_comm *comm;
+    const int *row_leader; /* (n_ranks): of the ranks with the same rows the first, by its number */
     int64_t microbatch; /* rows of one on this rank */
     int64_t accumulation; /* microbatches of a step */
     const char *position; /* what `position` gave when the checkpoint was written; NULL: none */
@@ -68,8 +72,8 @@ struct mx_objective {
     const char *verb; /* whose objective it is */
     const char *key;  /* what asks for it beside the verb; NULL: nothing, or loss_type=NAME */
     const char *data; /* what its records hold, one line */
+    int place;        /* in lists of them all, from 1: the order in which a model learns */
     mx_objective_rows rows;
-    bool meshes; /* it runs on a mesh: what `feed` writes lies as the program's inputs do */
     /* Makes the model that is read what it will be, before it is built; NULL: it stays. */
     mx_status (*adapt)(mx_model_spec *m);
     bool is_nll; /* the loss is a mean over tokens of -log p: perplexity means something */

@@ -156,7 +156,7 @@ bool mx_run_evaluates_at(const mx_run *r, int64_t step)
 bool mx_run_measures_at(const mx_run *r, int64_t step)
 {
     int64_t each = r->goal.objective ? r->rules.task_interval : 0;
-    return each > 0 && r->ranks.leads && (step % each == 0 || step == r->steps);
+    return each > 0 && (r->ranks.leads || r->mesh_rank) && (step % each == 0 || step == r->steps);
 }
 
 mx_status mx_run_measure(mx_run *r)
@@ -167,6 +167,8 @@ mx_status mx_run_measure(mx_run *r)
     mx_run_spend(r, MX_GOODPUT_EVAL);
     mx_progress_doing(&r->report.progress, "answering tasks");
     MX_TRY(r->goal.objective->measure(&r->goal, r->at.step, m, &n));
+    if (!r->ranks.leads) /* on a mesh all have answered */
+        return MX_OK;
     for (int i = 0; i < n; i++)
         mx_str_addf(&text, "%s%s %.4g", i ? ", " : "", m[i].name, m[i].value);
     mx_progress_say(&r->report.progress, "step %lld: %s", (long long)r->at.step,

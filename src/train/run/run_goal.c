@@ -3,27 +3,14 @@
 
 #include <string.h>
 
-/* What an objective does not do on a mesh. */
-static mx_status check_mesh(mx_run *r, const mx_objective *o)
+/* Who of the ranks with the same rows is the first, for each part of the rows. */
+static const int *row_leaders(mx_run *r)
 {
-    const mx_mesh *mesh = &r->mesh_rank->mesh->mesh;
-    if (!o->meshes)
-        return mx_fail(MX_USAGE, "maxc %s%s%s does not run on a mesh yet; leave mesh= and the keys "
-                       "of parallelism out", o->verb,
-                       strcmp(o->name, o->verb) ? " with loss_type=" : "",
-                       strcmp(o->name, o->verb) ? o->name : "");
-    MX_TRY(mx_mesh_without_stages(r->mesh_rank->mesh, mx_arena_printf(&r->arena, "maxc %s",
-                                                                      o->verb)));
-    if (o->feed && mx_mesh_degree(mesh, MX_AXIS_CONTEXT) > 1)
-        return mx_fail(MX_USAGE, "the mesh has context=%d, and maxc %s does not cut sequences yet; "
-                       "use another axis, for example fsdp=%d",
-                       mx_mesh_degree(mesh, MX_AXIS_CONTEXT), o->verb,
-                       mx_mesh_degree(mesh, MX_AXIS_CONTEXT));
-    if (mx_config_bool(r->c, "precompute_ref_log_probs"))
-        return mx_fail(MX_USAGE, "%s: precompute_ref_log_probs on a mesh is not done yet; without "
-                       "it the reference runs beside the model, cut as the model is",
-                       mx_config_where(r->c, "precompute_ref_log_probs"));
-    return MX_OK;
+    const mx_mesh_plan *p = r->mesh_rank->mesh;
+    int *first = MX_NEW_N(&r->arena, int, r->ranks.data_ranks);
+    for (int rank = p->ranks - 1; rank >= 0; rank--)
+        first[mx_mesh_index(&p->mesh, rank, mx_mesh_rows(p))] = rank;
+    return first;
 }
 
 mx_status mx_run_goal_read(mx_run *r)
@@ -33,7 +20,8 @@ mx_status mx_run_goal_read(mx_run *r)
     if (!o)
         return MX_OK;
     if (r->mesh_rank)
-        MX_TRY(check_mesh(r, o));
+        MX_TRY(mx_mesh_without_stages(r->mesh_rank->mesh, mx_arena_printf(&r->arena, "maxc %s",
+                                                                          o->verb)));
     if (strcmp(mx_config_text(r->c, "semantics"), "verl") == 0 && strcmp(o->verb, "grpo") != 0)
         return mx_fail(MX_USAGE, "%s: verl is about rewards; maxc %s has the semantics of trl and "
                        "maxtext", mx_config_where(r->c, "semantics"), o->verb);
@@ -62,6 +50,10 @@ static void tell(mx_run *r)
     o->folder = r->folder;
     o->rank = r->ranks.data_rank;
     o->n_ranks = r->ranks.data_ranks;
+    if (r->mesh_rank) {
+        o->comm = r->ranks.comm;
+        o->row_leader = row_leaders(r);
+    }
     o->position = r->at.loader;
     o->n_position = r->at.loader_bytes;
 }

@@ -99,9 +99,15 @@ static mx_status run_rank(const mx_run_start *s, const mx_mesh_rank *mesh_rank)
         st = mx_run_loop(&r);
     if (st && r.ranks.coord && mx_status_code(st) != MX_STOPPED)
         mx_coord_abort(r.ranks.coord, mx_status_text(st));
+    bool joined = r.ranks.coord && !r.ranks.leads; /* settings were compared */
     mx_run_profile_end(&r, true);
     mx_run_watch_close(&r, st);
     mx_run_close(&r);
+    if (joined && mx_status_code(st) == MX_USAGE) {
+        /* Ranks have the same settings, so rank 0 has the same complaint, or was told of this. */
+        mx_status_free(st);
+        return mx_fail(MX_USAGE, "%s", "");
+    }
     return st;
 }
 
@@ -129,7 +135,7 @@ mx_status mx_run_objective(const mx_config *c, const mx_objective *objective,
 {
     mx_launch launch;
     mx_mesh_plan mesh = {0};
-    mx_run_start s = {c, objective, command_line, NULL};
+    mx_run_start s = {c, objective, command_line, NULL, MX_OK};
     mx_str note = {0};
     MX_TRY(mx_signals_install()); /* before the first line is printed: its reader may be gone */
     MX_TRY(mx_launch_find(&launch, getenv));
@@ -137,12 +143,16 @@ mx_status mx_run_objective(const mx_config *c, const mx_objective *objective,
     s.note = mx_str_text(&note);
     if (!st)
         st = mx_mesh_configure(&mesh, c, launch.size);
-    if (!st && mesh.ranks > 1)
+    s.refused = launch.size > 1 ? st : MX_OK; /* for rank 0 to say, when all are there */
+    if (s.refused)
+        st = run_rank(&s, NULL);
+    else if (!st && mesh.ranks > 1)
         st = launch.size == 1 ? mx_virtual_ranks(&mesh, (int)mx_config_int(c, "num_threads"),
                                                  virtual_rank, &s)
                               : run_process(&s, &mesh, launch.rank);
     else if (!st)
         st = run_rank(&s, NULL);
+    mx_status_free(s.refused);
     mx_mesh_plan_fini(&mesh);
     mx_str_fini(&note);
     return st;

@@ -35,8 +35,8 @@ static mx_status open_own_model(mx_run *r)
     return mx_model_open(&r->model, r->c, r->weights_dir);
 }
 
-/* Virtual ranks one after the other: building a model watches which keys are asked for, and they
- * have one configuration (mx_config_watch). */
+/* Virtual ranks one after the other: building a model notes which keys are asked for, and they
+ * have one configuration (mx_config_unasked). */
 static mx_status open_model(mx_run *r)
 {
     if (!r->mesh_rank)
@@ -301,16 +301,6 @@ static mx_status room_for_images(mx_run *r)
     return MX_OK;
 }
 
-/* Where the length is cut a rank's part of each row is put together here. */
-static mx_status alloc_row_parts(mx_run *r)
-{
-    int64_t train = r->request.batch.microbatch, eval = r->request.eval_batch;
-    size_t tokens = (size_t)((eval > train ? eval : train) * r->request.options.shape.seq);
-    if (!r->mesh_rank)
-        return MX_OK;
-    return mx_alloc((void **)&r->batch.cut, sizeof *r->batch.cut * tokens, "parts of rows");
-}
-
 static mx_status read_files(mx_run *r)
 {
     const mx_train_data *d = &r->data;
@@ -421,6 +411,9 @@ static mx_status begin(mx_run *r, const mx_run_start *s, const mx_mesh_rank *mes
     if (s->note && *s->note)
         mx_progress_say(&r->report.progress, "%s", s->note);
     MX_TRY(mx_run_ranks_open(r));
+    if (s->refused)
+        return mx_comm_agree(r->ranks.comm, mx_fail(mx_status_code(s->refused), "%s",
+                                                    mx_status_text(s->refused)));
     read_rules(r);
     r->schedule = mx_schedule_make(c);
     r->steps = mx_schedule_run_steps(c);
@@ -486,7 +479,6 @@ mx_status mx_run_open(mx_run *r, const mx_run_start *s, const mx_mesh_rank *mesh
     MX_TRY(open_state(r));
     MX_TRY(mx_run_goal_open(r));
     MX_TRY(room_for_images(r));
-    MX_TRY(alloc_row_parts(r));
     MX_TRY(mx_run_inflight_open(r));
     MX_TRY(mx_run_stage_open(r));
     MX_TRY(open_checkpoints(r));
@@ -515,7 +507,6 @@ void mx_run_close(mx_run *r)
     mx_run_inflight_close(r);
     mx_free(r->batch.pixels);
     mx_free(r->batch.places);
-    mx_free(r->batch.cut);
     mx_passthrough_close(&r->saving.passthrough);
     mx_model_files_close(&r->saving.files);
     mx_run_stage_close(r);

@@ -28,7 +28,7 @@ typedef struct {
     bool in_flight;
     float loss_limit, norm_limit; /* infinite: none */
     double lr, wait_s, began, done, flops;
-    mx_comm_seconds comm; /* of this rank's collectives */
+    mx_comm_mark comm_from, comm_to; /* between them are this rank's collectives */
     int64_t tokens, trained, counted; /* counted: what the loss is a mean over */
     mx_metric host[MX_HOST_METRICS]; /* of the objective, about the batch */
     int n_host;
@@ -36,6 +36,7 @@ typedef struct {
     float loss, grad_norm;
     bool skipped;
     double step_s;
+    mx_comm_seconds comm;
 } mx_inflight_step;
 
 /* What the loop asks for as it goes; read once, before the first step. */
@@ -83,7 +84,6 @@ typedef struct {
     double stage_flops; /* of a step of the stage */
     float *pixels;      /* of a microbatch, with images, as the program takes them */
     int32_t *places;    /* (3, rows, length), where tokens have them */
-    int32_t *cut;       /* rows of a microbatch, where a rank has a part of each */
 } mx_run_batch;
 
 /* Steps on their way, and what is known of the last ones. Owned by run_step.c. */
@@ -171,6 +171,7 @@ typedef struct {
     const mx_objective *objective; /* NULL: none */
     const char *command_line;
     const char *note; /* what was chosen for it, to be said first; NULL or "": nothing */
+    mx_status refused; /* owns: why there is no mesh; said when the ranks have met */
 } mx_run_start;
 
 /* run_mesh.c: puts a mesh for the ranks there are in the place of mesh=auto; the note says which

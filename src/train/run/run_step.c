@@ -115,33 +115,16 @@ static mx_status feed_images(mx_run *r, mx_exec *e, const mx_batch *b, int64_t r
     return mx_exec_write(e, "pixels", r->batch.pixels);
 }
 
-/* Rows of a batch into an input of a program, or what this rank has of each of them. */
-static mx_status feed_rows(mx_run *r, mx_exec *e, const char *name, const int32_t *rows)
-{
-    const mx_node *n = mx_program_find(e->program, name);
-    const mx_box *box = n ? n->box : NULL;
-    if (!box || !box->at.dim[1].n)
-        return mx_exec_write(e, name, rows);
-    int64_t width = box->whole.dim[1], to = 0;
-    for (int64_t i = 0; i < n->type.dim[0]; i++)
-        for (int k = 0; k < box->n_runs[1]; k++) {
-            const mx_cut_run *run = &box->run[1][k];
-            memcpy(r->batch.cut + to, rows + i * width + run->from, sizeof *rows * (size_t)run->n);
-            to += run->n;
-        }
-    return mx_exec_write(e, name, r->batch.cut);
-}
-
 /* Rows [row, row + microbatch) of a batch into a program's inputs. */
 mx_status mx_run_feed(mx_run *r, mx_exec *e, const mx_batch *b, int64_t row, float scale)
 {
     if (r->request.options.shape.images_per_row)
         MX_TRY(feed_images(r, e, b, row));
     int64_t at = row * b->seq_len;
-    MX_TRY(feed_rows(r, e, "tokens", b->tokens + at));
-    MX_TRY(feed_rows(r, e, "labels", b->labels + at));
-    MX_TRY(feed_rows(r, e, "segments", b->segments + at));
-    MX_TRY(feed_rows(r, e, "positions", b->positions + at));
+    MX_TRY(mx_exec_write_rows(e, "tokens", b->tokens + at));
+    MX_TRY(mx_exec_write_rows(e, "labels", b->labels + at));
+    MX_TRY(mx_exec_write_rows(e, "segments", b->segments + at));
+    MX_TRY(mx_exec_write_rows(e, "positions", b->positions + at));
     if (r->goal.objective && r->goal.objective->feed)
         MX_TRY(r->goal.objective->feed(&r->goal, e, b, row));
     return mx_exec_write(e, "loss_scale", &scale);
@@ -291,11 +274,9 @@ mx_status mx_run_launch(mx_run *r, bool *end)
     f->counted = of_all[3];
     if (r->goal.objective && r->goal.objective->report)
         f->n_host = r->goal.objective->report(&r->goal, f->host);
-    mx_comm_seconds before = mx_session_comm_seconds(r->session);
+    f->comm_from = mx_session_comm_mark(r->session);
     MX_TRY(run_programs(r, b, f));
-    f->comm = mx_session_comm_seconds(r->session);
-    f->comm.all -= before.all;
-    f->comm.waited -= before.waited;
+    f->comm_to = mx_session_comm_mark(r->session);
     f->done = mx_clock_now();
     f->in_flight = true;
     r->at.step++;
@@ -404,6 +385,7 @@ static mx_status arrive(mx_run *r, mx_inflight_step *f)
     r->loop.last_done = f->done;
     r->loop.last_clock = f->got.mark ? *f->got.clock : 0;
     f->in_flight = false;
+    f->comm = mx_session_comm_seconds(r->session, f->comm_from, f->comm_to);
     f->loss = sum_of(r, f, LOSS);
     f->grad_norm = f->got.value[update_at(r, GRAD_NORM)];
     f->skipped =

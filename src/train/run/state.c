@@ -70,7 +70,7 @@ static int64_t collect_adapter(mx_session *s, mx_arena *a, mx_st_source **out)
         if (v->attr.kind != MX_VAR_WEIGHT || v->attr.frozen)
             continue;
         (*out)[n] = source_of(s, v);
-        (*out)[n++].name = mx_adapter_tensor_name(a, v);
+        (*out)[n++].name = mx_adapter_tensor_name(s, a, v);
     }
     return n;
 }

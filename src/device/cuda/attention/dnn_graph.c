@@ -267,7 +267,7 @@ void mx_dnn_matmul(mx_dnn_graph *g, int a, int b, int c, mx_dnn_override over, b
         double zero = 0;
         set(g, m, CUDNN_ATTR_MATMUL_PADDING_VALUE, CUDNN_TYPE_DOUBLE, 1, &zero);
     }
-    finalize(g, m, "describing a matrix product");
+    finalize(g, m, "describing a matmul");
     cudnnBackendDescriptor_t d = new_op(g, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
     set_tensor(g, d, CUDNN_ATTR_OPERATION_MATMUL_ADESC, a);
     set_tensor(g, d, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b);
@@ -276,7 +276,7 @@ void mx_dnn_matmul(mx_dnn_graph *g, int a, int b, int c, mx_dnn_override over, b
     set_tensor(g, d, CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC, over.n);
     set_tensor(g, d, CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC, over.k);
     set_desc(g, d, CUDNN_ATTR_OPERATION_MATMUL_DESC, m);
-    finalize(g, d, "adding a matrix product");
+    finalize(g, d, "adding a matmul");
 }
 
 /* --- planning and running --- */

@@ -3,9 +3,9 @@
  * cuDNN describes a computation as tensors (dims, strides, type, a unique id) joined by operations;
  * it matches the whole graph against the fused kernels it has. This builder keeps every descriptor
  * in one list, remembers the first failure and turns later calls into no-ops, so that a graph reads
- * as a list of formulas: `s = mx_dnn_mul(g, s, scale)`. Tensors are named by their index in the
- * list; a virtual tensor lives only inside the fused kernel. Scalars are given by value and kept in
- * the graph.
+ * as a list of formulas: `e = mx_dnn_unary(g, CUDNN_POINTWISE_EXP, x, 0)`. Tensors are named by
+ * their index in the list; a virtual tensor lives only inside the fused kernel. Scalars are given
+ * by value and kept in the graph.
  */
 #ifndef MX_DEVICE_CUDA_DNN_GRAPH_H
 #define MX_DEVICE_CUDA_DNN_GRAPH_H

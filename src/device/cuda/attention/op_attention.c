@@ -20,6 +20,9 @@
 #include "ops/attention.h"
 
 enum {
+    Q = MX_ATTN_Q,
+    K = MX_ATTN_K,
+    V = MX_ATTN_V,
     Q_POS = MX_ATTN_Q_POS,
     K_POS = MX_ATTN_K_POS,
     Q_SEG = MX_ATTN_Q_SEG,
@@ -78,7 +81,7 @@ static size_t list_bytes(const mx_exec_step *s, const mx_flash_shape *f)
 static mx_status plan_cudnn(mx_cuda *c, const mx_exec_step *s, bool backward, mx_sdpa_plan **out)
 {
     const mx_attention_attr *a = s->call.attr;
-    const mx_type *q = &s->call.in[0].type, *k = &s->call.in[1].type, *v = &s->call.in[2].type;
+    const mx_type *q = &s->call.in[Q].type, *k = &s->call.in[K].type, *v = &s->call.in[V].type;
     MX_CUDA_NEEDS(c->sdpa, "cuDNN was not found");
     for (int i = Q_POS; i <= SELECTED; i++)
         MX_CUDA_NEEDS(!s->call.in[i].data, "cuDNN lacks this mask");
@@ -90,8 +93,8 @@ static mx_status plan_cudnn(mx_cuda *c, const mx_exec_step *s, bool backward, mx
     o.type.dim[3] = v->dim[3];
     mx_sdpa_shape shape = {.batch = q->dim[0], .seq_q = q->dim[1], .seq_kv = k->dim[1],
                            .heads_q = q->dim[2], .heads_kv = k->dim[2], .dim_qk = q->dim[3],
-                           .dim_v = v->dim[3], .q = stride_of(&in[0]), .k = stride_of(&in[1]),
-                           .v = stride_of(&in[2]), .o = stride_of(&o), .scale = (float)a->scale,
+                           .dim_v = v->dim[3], .q = stride_of(&in[Q]), .k = stride_of(&in[K]),
+                           .v = stride_of(&in[V]), .o = stride_of(&o), .scale = (float)a->scale,
                            .window = a->window, .causal = a->causal, .backward = backward,
                            .stats = !backward, .deterministic = backward && !c->any_order};
     shape.dout = shape.o;
@@ -121,7 +124,7 @@ static bool can_decode(const mx_exec_step *s, const attention *t)
 {
     const mx_tensor *in = s->call.in;
     const mx_flash_shape *f = &t->flash;
-    return !t->backward && !t->f32 && !in[0].pitch && f->seq_q == 1 && f->causal && !f->chunk &&
+    return !t->backward && !t->f32 && !in[Q].pitch && f->seq_q == 1 && f->causal && !f->chunk &&
            in[Q_POS].data && in[K_POS].data && !in[Q_SEG].data && !in[Q_SPAN].data &&
            !in[SELECTED].data && f->dim_qk % 8 == 0 && f->dim_v % 8 == 0 && f->dim_qk <= 256 &&
            f->dim_v <= 256;
@@ -132,7 +135,7 @@ static mx_flash_args flash_args(const mx_exec_step *s, bool back)
 {
     const mx_tensor *in = s->call.in;
     mx_tensor *out = s->call.out;
-    mx_flash_args a = {.q = in[0].data, .k = in[1].data, .v = in[2].data,
+    mx_flash_args a = {.q = in[Q].data, .k = in[K].data, .v = in[V].data,
                        .o = back ? in[OUT].data : out[0].data,
                        .stats = back ? in[LSE].data : out[1].data, .q_pos = in[Q_POS].data,
                        .k_pos = in[K_POS].data, .q_seg = in[Q_SEG].data, .k_seg = in[K_SEG].data,
@@ -153,14 +156,14 @@ static mx_flash_shape flash_shape(const mx_exec_step *s, bool backward)
 {
     const mx_attention_attr *a = s->call.attr;
     const mx_tensor *in = s->call.in, *grad = gradients(s, backward);
-    const mx_type *q = &in[0].type, *k = &in[1].type, *v = &in[2].type;
+    const mx_type *q = &in[Q].type, *k = &in[K].type, *v = &in[V].type;
     mx_tensor o = {.type = *q};
     o.type.dim[3] = v->dim[3];
     return (mx_flash_shape){.batch = (int)q->dim[0], .seq_q = (int)q->dim[1],
                             .seq_kv = (int)k->dim[1], .heads_q = (int)q->dim[2],
                             .heads_kv = (int)k->dim[2], .dim_qk = (int)q->dim[3],
-                            .dim_v = (int)v->dim[3], .q = flash_stride(&in[0]),
-                            .k = flash_stride(&in[1]), .v = flash_stride(&in[2]),
+                            .dim_v = (int)v->dim[3], .q = flash_stride(&in[Q]),
+                            .k = flash_stride(&in[K]), .v = flash_stride(&in[V]),
                             .o = flash_stride(&o), .dout = flash_stride(&o),
                             .dq = flash_stride(&grad[0]), .dk = flash_stride(&grad[1]),
                             .dv = flash_stride(&grad[2]), .causal = a->causal,
@@ -188,8 +191,8 @@ static void choose(mx_cuda *c, const mx_exec_step *s, attention *t)
 static mx_status prepare_any(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work_bytes,
                              bool backward)
 {
-    const mx_type *q = &s->call.in[0].type, *k = &s->call.in[1].type, *v = &s->call.in[2].type;
-    MX_CUDA_NEEDS(mx_is_float(&s->call.in[0]), "attention of this dtype");
+    const mx_type *q = &s->call.in[Q].type, *k = &s->call.in[K].type, *v = &s->call.in[V].type;
+    MX_CUDA_NEEDS(mx_is_float(&s->call.in[Q]), "attention of this dtype");
     MX_CUDA_NEEDS(q->dim[3] <= 512 && v->dim[3] <= 512, "heads of more than 512 elements");
     MX_CUDA_NEEDS(!s->call.in[SELECTED].data ||
                       q->dim[0] * q->dim[1] * ((k->dim[1] + 31) / 32) <= INT32_MAX,
@@ -225,7 +228,7 @@ static mx_sdpa_args sdpa_args(const mx_exec_step *s, bool back)
 {
     const mx_tensor *in = s->call.in;
     mx_tensor *out = s->call.out;
-    mx_sdpa_args a = {.q = in[0].data, .k = in[1].data, .v = in[2].data,
+    mx_sdpa_args a = {.q = in[Q].data, .k = in[K].data, .v = in[V].data,
                       .o = back ? in[OUT].data : out[0].data,
                       .stats = back ? in[LSE].data : out[1].data};
     if (back) {
@@ -270,8 +273,8 @@ static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)
     if (t->decodes) {
         mx_decode_shape one = decode_shape(t);
         mx_decode_keys keys = {.q_pos = in[Q_POS].data, .k_pos = in[K_POS].data};
-        return mx_cuda_check(mx_cuda_decode_attention(&one, out[0].data, in[0].data, in[1].data,
-                                                      in[2].data, keys, in[SINKS].data, work,
+        return mx_cuda_check(mx_cuda_decode_attention(&one, out[0].data, in[Q].data, in[K].data,
+                                                      in[V].data, keys, in[SINKS].data, work,
                                                       c->stream), "attention");
     }
     if (t->plan) {

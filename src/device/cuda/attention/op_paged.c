@@ -9,7 +9,7 @@ enum { MX_INPUTS_PAGED_ATTENTION };
 static mx_cuda_paged paged_of(const mx_exec_step *s)
 {
     const mx_tensor *in = s->call.in, *v = in[V].data ? &in[V] : &in[K];
-    const mx_type *q = &in[0].type, *k = &in[K].type;
+    const mx_type *q = &in[Q].type, *k = &in[K].type;
     return (mx_cuda_paged){.queries = (int)q->dim[0],
                            .q_heads = (int)q->dim[2],
                            .k_heads = (int)k->dim[2],
@@ -26,7 +26,7 @@ static mx_cuda_paged paged_of(const mx_exec_step *s)
                            .scale = (float)mx_attr_f64(s, "scale"),
                            .softcap = (float)mx_attr_f64(s, "softcap"),
                            .bf16 = q->dtype == MX_BF16,
-                           .q = in[0].data,
+                           .q = in[Q].data,
                            .k = in[K].data,
                            .v = v->data,
                            .positions = in[POSITIONS].data,
@@ -40,12 +40,13 @@ static mx_cuda_paged paged_of(const mx_exec_step *s)
 
 static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
 {
-    const mx_type *q = &s->call.in[0].type;
+    const mx_type *q = &s->call.in[Q].type;
     mx_cuda_paged p = paged_of(s);
     (void)c, (void)state;
     MX_CUDA_NEEDS(q->dtype == MX_F32 || q->dtype == MX_BF16, "attention of this dtype");
     MX_CUDA_NEEDS(q->dim[3] <= MX_CUDA_PAGED_DIM, "heads of more than 1,024 elements");
     MX_CUDA_NEEDS(q->dim[2] <= 65535, "so many heads");
+    MX_CUDA_NEEDS(!s->call.in[UNTIL].data, "tokens of an image that see each other both ways");
     if (mx_cuda_paged_mma_is_possible(&p))
         *work = mx_gpu_paged_bytes(&(mx_gpu_paged){.queries = p.queries, .rows = p.rows,
                                                    .heads = p.q_heads, .dim = p.v_dim,

@@ -23,27 +23,44 @@ enum { KEYS = 16, ROWS = 16, PAGED_TILE_WARPS = 4 };
 
 /* --- which tokens stand alone --- */
 
-__device__ __forceinline__ bool is_next(const mx_cuda_paged &p, int n)
+/* The tokens of a step. */
+struct token_list {
+    const int *positions, *row;
+    int n, rows, places;
+
+    __device__ __forceinline__ bool is_next(int i) const
+    {
+        return i > 0 && i < n && row[i] == row[i - 1] && positions[i] == positions[i - 1] + 1 &&
+               positions[i - 1] >= 0;
+    }
+    __device__ __forceinline__ bool sees_any(int i) const
+    {
+        return positions[i] >= 0 && row[i] >= 0 && row[i] < rows;
+    }
+};
+
+/* To shared memory, since each is looked at several times, by the whole block: 2 * p.queries ints. */
+__device__ __forceinline__ token_list list_tokens(const mx_cuda_paged &p, int *to)
 {
-    return n > 0 && n < p.queries && p.row[n] == p.row[n - 1] &&
-           p.positions[n] == p.positions[n - 1] + 1 && p.positions[n - 1] >= 0;
-}
-__device__ __forceinline__ bool sees_any(const mx_cuda_paged &p, int n)
-{
-    return p.positions[n] >= 0 && p.row[n] >= 0 && p.row[n] < p.rows;
+    for (int i = threadIdx.x; i < p.queries; i += blockDim.x) {
+        to[i] = p.positions[i];
+        to[p.queries + i] = p.row[i];
+    }
+    __syncthreads();
+    return {to, to + p.queries, p.queries, p.rows, p.places};
 }
 
 /* Of 32 tokens at a time, in order: whether token n, this lane's, has a place among those alone,
  * and which. There are as many places as sequences; who comes later goes with the tiles. */
 struct alone_places {
     int taken;
-    __device__ __forceinline__ int next(const mx_cuda_paged &p, int n)
+    __device__ __forceinline__ int next(const token_list &t, int n)
     {
-        bool alone = n < p.queries && sees_any(p, n) && !is_next(p, n) && !is_next(p, n + 1);
+        bool alone = n < t.n && t.sees_any(n) && !t.is_next(n) && !t.is_next(n + 1);
         unsigned all = __ballot_sync(~0u, alone), lane = threadIdx.x & 31;
         int place = taken + __popc(all & ((1u << lane) - 1));
         taken += __popc(all);
-        return alone && place < p.places ? place : -1;
+        return alone && place < t.places ? place : -1;
     }
 };
 

@@ -1,9 +1,10 @@
 /* paged_single.cu - paged attention of tokens that stand alone (see paged_mma.cuh): a warp for each
- * leaf and key head, then a warp for each head that merges its leaves. */
+ * leaf and key head, then a warp for each head that merges its leaves. Warps of a block share
+ * nothing but the list of tokens; they have neighbouring key heads, whose rows lie side by side. */
 #include "device/cuda/attention/paged_mma.cuh"
 #include "ops/gpu_work.h"
 
-enum { STAGES = 4, SINGLE_BLOCKS = 792, MERGE_WARPS = 4 };
+enum { MERGE_WARPS = 4 };
 
 /* Where leaf i (from the first one it sees) of a head lies: m, l, o (D). */
 template <int D>
@@ -32,17 +33,18 @@ __device__ __forceinline__ void store_part(const mx_cuda_paged &p, const softmax
     }
 }
 
-/* The warp's list of work: of token n, units first[n] to first[n + 1]; its place among those
+/* The list of work, by one warp: of token n, units first[n] to first[n + 1]; its place among those
  * alone. The first block leaves the list of places to merge_kernel. */
-__device__ __forceinline__ int list_alone(const mx_cuda_paged &p, int *first, int *place)
+__device__ __forceinline__ void list_alone(const mx_cuda_paged &p, const token_list &tokens,
+                                           int *first, int *place)
 {
     alone_places places = {0};
     int total = 0;
     const unsigned lane = threadIdx.x & 31;
     for (int n0 = 0; n0 < p.queries; n0 += 32) {
-        int n = n0 + (int)lane, at = places.next(p, n), units = 0;
+        int n = n0 + (int)lane, at = places.next(tokens, n), units = 0, x = 0;
         if (at >= 0)
-            units = (int)(p.positions[n] / p.leaf - first_seen(p, p.positions[n]) / p.leaf) + 1;
+            x = tokens.positions[n], units = x / p.leaf - (int)first_seen(p, x) / p.leaf + 1;
         int sum = units;
         for (int step = 1; step < 32; step *= 2) {
             int below = __shfl_up_sync(~0u, sum, step);
@@ -60,8 +62,6 @@ __device__ __forceinline__ int list_alone(const mx_cuda_paged &p, int *first, in
         first[p.queries] = total;
     if (blockIdx.x == 0 && lane == 0)
         p.alone[0] = min(places.taken, p.places);
-    __syncwarp();
-    return total;
 }
 
 __device__ __forceinline__ int token_of(const int *first, int n, int unit)
@@ -102,10 +102,10 @@ struct unit_walk {
     int begin, end, x; /* positions of the leaf that are seen, and of this step */
     int slot;          /* of the step that this lane looked up; -1: its page is not in the pool */
 
-    __device__ __forceinline__ void open(const mx_cuda_paged &p, const int *first, int units)
+    __device__ __forceinline__ void open(const mx_cuda_paged &p, const int *first)
     {
         const int each = p.k_heads * p.parts;
-        n = u < units ? token_of(first, p.queries, u / each) : -1;
+        n = u < first[p.queries] * each ? token_of(first, p.queries, u / each) : -1;
         if (n < 0)
             return;
         const int at = p.positions[n], lo = (int)first_seen(p, at);
@@ -128,16 +128,31 @@ struct unit_walk {
     }
 };
 
-template <int D>
-__global__ void __launch_bounds__(32) single_kernel(const __grid_constant__ mx_cuda_paged p)
+/* The tiles, and before them the tokens of the step in their place. */
+template <int D, int WARPS, int STAGES>
+__host__ __device__ __forceinline__ size_t tiles_bytes(const mx_cuda_paged &p)
+{
+    size_t tiles = sizeof(uint16_t) * WARPS * STAGES * 2 * KEYS * (D + 8);
+    size_t tokens = (2 * sizeof(int) * (size_t)p.queries + 15) / 16 * 16;
+    return tiles > tokens ? tiles : tokens;
+}
+
+template <int D, int WARPS, int STAGES>
+__global__ void __launch_bounds__(32 * WARPS) single_kernel(const __grid_constant__ mx_cuda_paged p)
 {
     constexpr int TILE_SIZE = 2 * KEYS * (D + 8);
-    extern __shared__ __align__(16) uint16_t tiles[];
-    int *first = (int *)(tiles + STAGES * TILE_SIZE), *place = first + p.queries + 1;
+    extern __shared__ __align__(16) uint16_t all_tiles[];
+    const int warp = threadIdx.x / 32, at_once = gridDim.x * WARPS;
+    uint16_t *tiles = all_tiles + warp * STAGES * TILE_SIZE;
+    int *first = (int *)((char *)all_tiles + tiles_bytes<D, WARPS, STAGES>(p)),
+        *place = first + p.queries + 1;
     let_next_start();
     wait_for_previous();
-    const int each = p.k_heads * p.parts, units = list_alone(p, first, place) * each;
-    unit_walk ahead = {(int)blockIdx.x}, now = {(int)blockIdx.x};
+    const token_list tokens = list_tokens(p, (int *)all_tiles);
+    if (warp == 0)
+        list_alone(p, tokens, first, place);
+    __syncthreads();
+    unit_walk ahead = {(int)blockIdx.x * WARPS + warp}, now = {ahead.u};
     unsigned there = 0; /* bit of a stage: its page is one of the pool's */
     int copied = 0, done = 0;
     auto copy = [&] {
@@ -149,17 +164,16 @@ __global__ void __launch_bounds__(32) single_kernel(const __grid_constant__ mx_c
             copy_step<D>(p, tiles + stage * TILE_SIZE, slot, ahead.h.kh, ahead.x, ahead.end);
             ahead.x += KEYS;
             if (ahead.x > ahead.end) {
-                ahead.u += gridDim.x;
-                ahead.open(p, first, units);
+                ahead.u += at_once;
+                ahead.open(p, first);
             }
         }
         commit_copies();
     };
-    ahead.open(p, first, units);
+    ahead.open(p, first);
     for (int i = 0; i < STAGES - 1; i++)
         copy();
-    for (now.open(p, first, units); now.n >= 0;
-         now.u += gridDim.x, now.open(p, first, units)) {
+    for (now.open(p, first); now.n >= 0; now.u += at_once, now.open(p, first)) {
         const limits see = {{now.begin, now.begin}, {now.end, now.end}};
         softmax_rows<D> s, all;
         uint32_t q[D / 16][4];
@@ -184,8 +198,9 @@ __global__ void __launch_bounds__(32) single_kernel(const __grid_constant__ mx_c
         store_results<D>(p, all, now.h, now.n, 1);
     }
     wait_copies<0>();
+    const token_list all = {p.positions, p.row, p.queries, p.rows, p.places};
     for (int n = blockIdx.x; n < p.queries; n += gridDim.x) /* 0 where nothing is seen */
-        for (int d = threadIdx.x; d < p.q_heads * D / 2 && !sees_any(p, n); d += 32)
+        for (int d = threadIdx.x; d < p.q_heads * D / 2 && !all.sees_any(n); d += 32 * WARPS)
             ((uint32_t *)p.out)[(int64_t)n * p.q_heads * D / 2 + d] = 0;
 }
 
@@ -227,19 +242,33 @@ __global__ void __launch_bounds__(MERGE_WARPS * 32)
         *(uint32_t *)(out + 64 * c) = pack2(__fmul_rn(o[c].x, f), __fmul_rn(o[c].y, f));
 }
 
+template <int D, int WARPS, int STAGES>
+static cudaError_t launch_single(const mx_cuda_paged &p, int most, cudaStream_t stream)
+{
+    const int work = mx_gpu_parts(p.queries * p.leaves * p.k_heads * p.parts, WARPS);
+    const size_t bytes =
+        tiles_bytes<D, WARPS, STAGES>(p) + sizeof(int) * (size_t)(2 * p.queries + 1);
+    cudaError_t e = allow_shared(single_kernel<D, WARPS, STAGES>, bytes);
+    if (e == cudaSuccess)
+        e = launch_pdl(single_kernel<D, WARPS, STAGES>, work < most ? work : most, 32 * WARPS,
+                       bytes, stream, p);
+    return e;
+}
+
+template <int D> static cudaError_t launch_merge(const mx_cuda_paged &p, cudaStream_t stream)
+{
+    const dim3 heads((unsigned)p.places, (unsigned)mx_gpu_parts(p.q_heads, MERGE_WARPS));
+    return launch_pdl(merge_kernel<D>, heads, MERGE_WARPS * 32, 0, stream, p);
+}
+
+/* Few tokens are few units of work, which a block each spreads over the chip; of many, blocks of
+ * several warps keep more loads in flight. The bits are the same. */
 template <int D> static cudaError_t launch(const mx_cuda_paged &p, cudaStream_t stream)
 {
-    const int work = p.queries * p.leaves * p.k_heads * p.parts;
-    const size_t bytes = sizeof(uint16_t) * STAGES * 2 * KEYS * (D + 8) +
-                         sizeof(int) * (size_t)(2 * p.queries + 1);
-    const dim3 heads((unsigned)p.places, (unsigned)mx_gpu_parts(p.q_heads, MERGE_WARPS));
-    cudaError_t e = allow_shared(single_kernel<D>, bytes);
-    if (e == cudaSuccess)
-        e = launch_pdl(single_kernel<D>, work < SINGLE_BLOCKS ? work : SINGLE_BLOCKS, 32, bytes,
-                       stream, p);
-    if (e == cudaSuccess)
-        e = launch_pdl(merge_kernel<D>, heads, MERGE_WARPS * 32, 0, stream, p);
-    return e;
+    enum { MANY = 32, SMS = 132 };
+    cudaError_t e = p.queries < MANY ? launch_single<D, 1, 6>(p, 4 * SMS, stream)
+                                     : launch_single<D, 4, 3>(p, 2 * SMS, stream);
+    return e == cudaSuccess ? launch_merge<D>(p, stream) : e;
 }
 
 cudaError_t mx_cuda_paged_singles(const mx_cuda_paged *p, cudaStream_t stream)

@@ -6,14 +6,15 @@ enum { TILE_KEYS = 64, TILE_BLOCKS = 264 };
 
 /* The tokens at which tiles begin: tiles lie by position, so that where one begins needs no look
  * back. Gives their number. */
-__device__ __forceinline__ int list_tiles(const mx_cuda_paged &p, int *start)
+__device__ __forceinline__ int list_tiles(const mx_cuda_paged &p, const token_list &tokens,
+                                          int *start)
 {
     alone_places places = {0};
     int total = 0;
     for (int n0 = 0; n0 < p.queries; n0 += 32) {
-        int n = n0 + (int)(threadIdx.x & 31), at = places.next(p, n);
-        bool begins = n < p.queries && at < 0 && sees_any(p, n) &&
-                      (!is_next(p, n) || p.positions[n] % p.tile == 0);
+        int n = n0 + (int)(threadIdx.x & 31), at = places.next(tokens, n);
+        bool begins = n < p.queries && at < 0 && tokens.sees_any(n) &&
+                      (!tokens.is_next(n) || tokens.positions[n] % p.tile == 0);
         unsigned all = __ballot_sync(~0u, begins);
         if (begins)
             start[total + __popc(all & ((1u << (threadIdx.x & 31)) - 1))] = n;
@@ -108,8 +109,9 @@ __global__ void __launch_bounds__(PAGED_TILE_WARPS * 32)
     __shared__ int count;
     let_next_start();
     wait_for_previous();
+    const token_list tokens = list_tokens(p, (int *)tiles);
     if (threadIdx.x < 32) {
-        int total = list_tiles(p, start);
+        int total = list_tiles(p, tokens, start);
         if (threadIdx.x == 0)
             count = total;
     }

@@ -1,4 +1,4 @@
-/* dequant.cu - see dequant.h. Most of it is dequant_mma.cu's; this has scales of other groups. A
+/* dequant.cu - see dequant.h. Most of it is dequant_stream.cu's; this has scales of other groups. A
  * warp has two rows of w, each of its lanes 16 bytes of both at a time, and up to eight rows of x,
  * which stay in L1.
  *
@@ -6,7 +6,7 @@
  * subtraction of 2^23 and the code's offset is exact. A lane's 16 bytes lie in one group, so that
  * its sum over them is scaled once. A row's sum has one order: along a lane, then over lanes.
  */
-#include "device/cuda/gemm/dequant_mma.cuh"
+#include "device/cuda/gemm/dequant_stream.cuh"
 #include "device/cuda/core/vec.cuh"
 
 #include <cuda_fp8.h>
@@ -123,29 +123,54 @@ static void launch_rows(const gemv_call &p, int64_t m, cudaStream_t stream)
     }
 }
 
-extern "C" cudaError_t mx_cuda_dequant_gemv(void *y, bool y_f32, const void *x, int64_t m,
-                                            const mx_cuda_codes *w, cudaStream_t stream)
+extern "C" bool mx_cuda_dequant_is_one_launch(const mx_cuda_codes *a, const mx_cuda_codes *b)
 {
-    for (int64_t at = 0; at < m && mx_cuda_dequant_few_can(w); at += MOST) {
-        cudaError_t e = mx_cuda_dequant_few((char *)y + at * w->n * (y_f32 ? 4 : 2), y_f32,
-                                            (const uint16_t *)x + at * w->k,
-                                            (int)(m - at < MOST ? m - at : MOST), w, stream);
-        if (e != cudaSuccess)
-            return e;
-    }
-    for (int64_t at = 0; at < m && !mx_cuda_dequant_few_can(w);) {
-        int64_t left = m - at, n = left >= MOST ? MOST : left >= 4 ? 4 : left >= 2 ? 2 : 1;
-        gemv_call p = {*w, (const uint16_t *)x + at * w->k,
-                       (char *)y + at * w->n * (y_f32 ? 4 : 2), y_f32};
-        if (w->kind == MX_CUDA_CODES_INT8)
+    return a->kind == b->kind && a->k == b->k && a->group == b->group &&
+           mx_cuda_dequant_stream_can(a) && mx_cuda_dequant_stream_can(b);
+}
+
+/* The matmul behind the first `rows` rows of x. */
+static mx_cuda_dequant after(mx_cuda_dequant d, int64_t rows)
+{
+    d.y = (char *)d.y + rows * d.w.n * (d.y_f32 ? 4 : 2);
+    return d;
+}
+
+static cudaError_t plain_gemv(const mx_cuda_dequant &d, const uint16_t *x, int64_t m,
+                              cudaStream_t stream)
+{
+    for (int64_t at = 0, n; at < m; at += n) {
+        n = m - at >= MOST ? MOST : m - at >= 4 ? 4 : m - at >= 2 ? 2 : 1;
+        gemv_call p = {d.w, x + at * d.w.k, after(d, at).y, d.y_f32};
+        if (d.w.kind == MX_CUDA_CODES_INT8)
             launch_rows<MX_CUDA_CODES_INT8>(p, n, stream);
-        else if (w->kind == MX_CUDA_CODES_FP8)
+        else if (d.w.kind == MX_CUDA_CODES_FP8)
             launch_rows<MX_CUDA_CODES_FP8>(p, n, stream);
         else
             launch_rows<MX_CUDA_CODES_INT4>(p, n, stream);
-        at += n;
     }
     return cudaGetLastError();
+}
+
+extern "C" cudaError_t mx_cuda_dequant_gemv(const mx_cuda_dequant *one, int n, const void *x,
+                                            int64_t m, cudaStream_t stream)
+{
+    const uint16_t *from = (const uint16_t *)x;
+    if (n < 1 || n > MX_CUDA_DEQUANT_MOST)
+        return cudaErrorInvalidValue;
+    if (n == 1 && !mx_cuda_dequant_stream_can(&one->w))
+        return plain_gemv(*one, from, m, stream);
+    cudaError_t e = cudaSuccess;
+    for (int64_t at = 0; at < m && e == cudaSuccess; at += MX_DEQUANT_STREAM_VECTORS) {
+        mx_cuda_dequant some[MX_CUDA_DEQUANT_MOST];
+        for (int i = 0; i < n; i++)
+            some[i] = after(one[i], at);
+        int64_t left = m - at;
+        e = mx_cuda_dequant_stream(
+            some, n, from + at * one->w.k,
+            (int)(left < MX_DEQUANT_STREAM_VECTORS ? left : MX_DEQUANT_STREAM_VECTORS), stream);
+    }
+    return e;
 }
 
 /* --- rows as bf16 --- */

@@ -21,12 +21,21 @@ typedef struct {
     int64_t n, k, group;
 } mx_cuda_codes;
 
-enum { MX_CUDA_DEQUANT_MAX_M = 16 };
+/* Of up to MX_CUDA_DEQUANT_MOST matmuls of the same x: y (m, n) = x (m, k) w^T, of bf16 or f32. */
+typedef struct {
+    mx_cuda_codes w;
+    void *y;
+    bool y_f32;
+} mx_cuda_dequant;
 
-/* y (m, n) = x (m, k) w^T, x of bf16, for m <= MX_CUDA_DEQUANT_MAX_M: w is read once for each eight
- * rows of x. The bits of a row do not depend on m. */
-cudaError_t mx_cuda_dequant_gemv(void *y, bool y_f32, const void *x, int64_t m,
-                                 const mx_cuda_codes *w, cudaStream_t stream);
+enum { MX_CUDA_DEQUANT_MAX_M = 16, MX_CUDA_DEQUANT_MOST = 4 };
+
+/* Can both be read by one launch? */
+bool mx_cuda_dequant_is_one_launch(const mx_cuda_codes *a, const mx_cuda_codes *b);
+/* x of bf16, m <= MX_CUDA_DEQUANT_MAX_M: w is read once for each eight rows of x. The bits of a row
+ * depend neither on m nor on the matmuls beside it. n > 1: each goes with the first. */
+cudaError_t mx_cuda_dequant_gemv(const mx_cuda_dequant *one, int n, const void *x, int64_t m,
+                                 cudaStream_t stream);
 /* Rows [from, from + rows) of w as bf16 (rows, k). */
 cudaError_t mx_cuda_dequant_rows(void *to, const mx_cuda_codes *w, int64_t from, int64_t rows,
                                  cudaStream_t stream);

@@ -150,7 +150,7 @@ static void cache_add(const mx_gemm_plan *p, double us)
     if (fd < 0)
         return; /* only speed is lost: the next run searches again */
     if (write(fd, line, (size_t)n) != n)
-        fprintf(stderr, "maxc: could not keep a matrix-product choice in %s\n", p->lt->cache_path);
+        fprintf(stderr, "maxc: could not keep a GEMM's algorithm in %s\n", p->lt->cache_path);
     close(fd);
 }
 
@@ -191,7 +191,7 @@ static mx_status set(mx_gemm_plan *p, cublasLtMatmulDescAttributes_t what, const
                      size_t bytes)
 {
     return check(p->lt, p->lt->libs->lt.cublasLtMatmulDescSetAttribute(p->op, what, value, bytes),
-                 "describing a product");
+                 "describing a GEMM");
 }
 
 mx_status mx_gemm_plan_scales(mx_gemm_plan *p, const float *a, const float *b)
@@ -223,7 +223,7 @@ static mx_status make_op(mx_gemm_plan *p)
                                                                     : CUBLAS_COMPUTE_32F;
     MX_TRY(check(lt, lt->libs->lt.cublasLtMatmulDescCreate(&p->op, compute,
                                                            whole ? CUDA_R_32I : CUDA_R_32F),
-                 "describing a product"));
+                 "describing a GEMM"));
     cublasOperation_t ta = s->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t tb = s->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     MX_TRY(set(p, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof ta));
@@ -316,7 +316,7 @@ mx_status mx_gemm_plan_new(mx_gemm_plan **out, mx_gemm_lt *lt, const mx_gemm_sha
     MX_ASSERT(shape->m > 0 && shape->n > 0 && shape->k > 0, "m=%lld n=%lld k=%lld",
               (long long)shape->m, (long long)shape->n, (long long)shape->k);
     mx_gemm_plan *p;
-    MX_TRY(mx_alloc((void **)&p, sizeof *p, "a matrix-product plan"));
+    MX_TRY(mx_alloc((void **)&p, sizeof *p, "a GEMM plan"));
     *p = (mx_gemm_plan){.lt = lt, .shape = *shape};
     mx_status st = plan_build(p);
     if (st)

@@ -76,7 +76,7 @@ mx_status mx_cuda_plan_gemm(mx_cuda *c, const mx_gemm_shape *s, mx_gemm_plan **o
         return MX_OK;
     mx_status st = search(c, *out, s);
     if (st) { /* no memory for a second set of operands: the first suggestion is good too */
-        fprintf(stderr, "note: a product was not timed: %s\n", mx_status_text(st));
+        fprintf(stderr, "note: a GEMM was not timed: %s\n", mx_status_text(st));
         mx_status_free(st);
         cudaGetLastError();
     }

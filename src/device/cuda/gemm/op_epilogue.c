@@ -45,10 +45,10 @@ mx_status mx_epilogue_prepare(mx_cuda *c, const mx_exec_step *step,
 {
     const mx_call *call = &step->call;
     mx_epilogue_plan *s = mx_realloc(NULL, sizeof *s);
-    *s = (mx_epilogue_plan){.f32 = mx_is_f32(&call->in[0])};
+    *s = (mx_epilogue_plan){.f32 = mx_is_f32(&call->in[MX_MATMUL_A])};
     planning l = {.cuda = c, .own = own, .state = s};
-    mx_status st = mx_matmul_gemms(call->attr, &call->in[0].type, &call->in[1].type,
-                                   &call->out[0].type, plan_gemm, &l);
+    mx_status st = mx_matmul_gemms(call->attr, &call->in[MX_MATMUL_A].type,
+                                   &call->in[MX_MATMUL_B].type, &call->out[0].type, plan_gemm, &l);
     if (st)
         mx_epilogue_drop(c, s);
     else

@@ -20,7 +20,7 @@ static int64_t part_rows(const mx_epilogue_plan *s)
 static mx_status prepare(mx_cuda *c, const mx_exec_step *step, void **state, size_t *work_bytes)
 {
     const mx_tensor *in = step->call.in, *out = step->call.out;
-    bool f32 = mx_is_f32(&in[0]);
+    bool f32 = mx_is_f32(&in[MX_MATMUL_A]);
     for (int i = 0; i < 3; i++)
         MX_CUDA_NEEDS(mx_is_float(&in[i]) && mx_is_f32(&in[i]) == f32, "gelu_grad of these dtypes");
     MX_CUDA_NEEDS(mx_is_f32(&out[0]) == f32 && mx_is_f32(&out[1]), "gelu_grad of these dtypes");
@@ -35,11 +35,12 @@ static mx_status launch(mx_cuda *c, const mx_exec_step *step, void *state)
 {
     const mx_epilogue_plan *s = state;
     const mx_tensor *in = step->call.in, *out = step->call.out;
-    mx_gemm_gelu_grad_args a = {.a = in[0].data, .b = in[1].data, .u = in[2].data,
-                                .du = out[0].data, .parts = step->call.work};
+    mx_gemm_gelu_grad_args a = {.a = in[MX_MATMUL_A].data, .b = in[MX_MATMUL_B].data,
+                                .u = in[MX_MATMUL_REST].data, .du = out[0].data,
+                                .parts = step->call.work};
     if (s->plan) {
-        MX_TRY(mx_gemm_plan_launch(s->plan, in[0].data, in[1].data, out[0].data, c->gemm_work,
-                                   c->stream));
+        MX_TRY(mx_gemm_plan_launch(s->plan, in[MX_MATMUL_A].data, in[MX_MATMUL_B].data, out[0].data,
+                                   c->gemm_work, c->stream));
         MX_TRY(mx_cuda_check(mx_gelu_grad_launch(&s->shape, &a, s->f32, c->stream), "gelu_grad"));
     } else {
         MX_TRY(mx_cuda_check(mx_gemm_gelu_grad_launch(&s->shape, &a, c->stream),

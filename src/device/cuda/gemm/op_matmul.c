@@ -57,14 +57,14 @@ static bool is_few_vectors(const matmul *m, const mx_matmul_gemm *p)
     const mx_call *c = &m->step->call;
     return p->m <= 8 && m->epilogue == MX_GEMM_PLAIN && !m->residual &&
            mx_matmul_gemm_is_dense(p) && p->trans_b && p->k % 8 == 0 &&
-           c->in[0].type.dtype == MX_BF16;
+           c->in[MX_MATMUL_A].type.dtype == MX_BF16;
 }
 
 static bool is_own_gelu(const matmul *m, const mx_matmul_gemm *p)
 {
     mx_epilogue_gemm g = mx_epilogue_gemm_of(p);
     return m->epilogue == MX_GEMM_GELU && mx_matmul_gemm_is_dense(p) &&
-           !mx_is_f32(&m->step->call.in[0]) && !mx_is_f32(&m->step->call.out[0]) &&
+           !mx_is_f32(&m->step->call.in[MX_MATMUL_A]) && !mx_is_f32(&m->step->call.out[0]) &&
            mx_gemm_gelu_is_possible(&g);
 }
 
@@ -72,8 +72,8 @@ static mx_status launch_gelu(const mx_matmul_gemm *p, const mx_exec_step *s, cud
 {
     mx_epilogue_gemm g = mx_epilogue_gemm_of(p);
     const mx_tensor *in = s->call.in, *out = s->call.out;
-    mx_gemm_gelu_args a = {.a = in[0].data, .b = in[1].data, .bias = in[2].data,
-                           .y = out[0].data, .u = out[1].data};
+    mx_gemm_gelu_args a = {.a = in[MX_MATMUL_A].data, .b = in[MX_MATMUL_B].data,
+                           .bias = in[MX_MATMUL_REST].data, .y = out[0].data, .u = out[1].data};
     return mx_cuda_check(mx_gemm_gelu_launch(&g, &a, stream), "a GEMM with GELU");
 }
 
@@ -89,7 +89,8 @@ static mx_status plan_gemm(void *ctx, const mx_matmul_gemm *p)
     mx_gemm_shape s = {.m = p->m, .n = p->n, .k = p->k, .trans_a = p->trans_a,
                        .trans_b = p->trans_b, .lda = p->lda, .ldb = p->ldb, .ldc = p->ldc,
                        .batch = p->batch, .stride_a = p->a_step, .stride_b = p->b_step,
-                       .stride_c = p->c_step, .in = type_of(m->step->call.in[0].type.dtype),
+                       .stride_c = p->c_step,
+                       .in = type_of(m->step->call.in[MX_MATMUL_A].type.dtype),
                        .out = type_of(m->step->call.out[0].type.dtype), .alpha = 1,
                        .beta = p->accumulate || m->residual ? 1 : 0, .epilogue = m->epilogue};
     /* An epilogue goes with rows of the result as it lies, and once. */
@@ -109,7 +110,7 @@ static const mx_matmul_gemm *single_vector(const matmul *m)
 {
     bool single = m->n == 1 && !m->gemm[0].plan && m->gemm[0].at.m == 1 &&
                   m->epilogue == MX_GEMM_PLAIN;
-    return single && m->step->call.in[1].fixed ? &m->gemm[0].at : NULL;
+    return single && m->step->call.in[MX_MATMUL_B].fixed ? &m->gemm[0].at : NULL;
 }
 
 static void *at(const mx_tensor *t, int64_t i)
@@ -139,7 +140,7 @@ static mx_gemv_one gemv_of(const mx_exec_step *s)
 {
     const mx_tensor *out = &s->call.out[0];
     bool f32 = out->type.dtype == MX_F32;
-    return (mx_gemv_one){.w = s->call.in[1].data, .y = f32 ? NULL : out->data,
+    return (mx_gemv_one){.w = s->call.in[MX_MATMUL_B].data, .y = f32 ? NULL : out->data,
                          .y32 = f32 ? out->data : NULL, .n = mx_type_count(&out->type)};
 }
 
@@ -148,8 +149,8 @@ static mx_status launch_many(mx_cuda *c, const mx_exec_step *s, int n)
     mx_gemv_one one[MX_GEMV_MOST];
     for (int i = 0; i < n; i++)
         one[i] = gemv_of(&s[i]);
-    return mx_cuda_check(mx_cuda_gemv_many(one, n, s->call.in[0].data,
-                                           mx_type_count(&s->call.in[0].type), c->stream),
+    return mx_cuda_check(mx_cuda_gemv_many(one, n, s->call.in[MX_MATMUL_A].data,
+                                           mx_type_count(&s->call.in[MX_MATMUL_A].type), c->stream),
                          "GEMMs with one vector");
 }
 
@@ -165,17 +166,19 @@ static void drop(mx_cuda *c, void *state)
 /* What the epilogue reads beside the sums, and what it writes beside the result. */
 static mx_status give_epilogue(matmul *m, mx_gemm_plan *plan, const mx_exec_step *s)
 {
-    return mx_gemm_plan_epilogue(plan, m->epilogue == MX_GEMM_PLAIN ? NULL : s->call.in[2].data,
-                                 m->epilogue == MX_GEMM_GELU ? s->call.out[1].data : NULL);
+    return mx_gemm_plan_epilogue(
+        plan, m->epilogue == MX_GEMM_PLAIN ? NULL : s->call.in[MX_MATMUL_REST].data,
+        m->epilogue == MX_GEMM_GELU ? s->call.out[1].data : NULL);
 }
 
 static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work_bytes)
 {
     (void)work_bytes;
-    const mx_type *a = &s->call.in[0].type, *b = &s->call.in[1].type, *o = &s->call.out[0].type;
-    MX_CUDA_NEEDS(a->dtype == b->dtype && mx_is_float(&s->call.in[0]) &&
+    const mx_type *a = &s->call.in[MX_MATMUL_A].type, *b = &s->call.in[MX_MATMUL_B].type,
+                  *o = &s->call.out[0].type;
+    MX_CUDA_NEEDS(a->dtype == b->dtype && mx_is_float(&s->call.in[MX_MATMUL_A]) &&
                       mx_is_float(&s->call.out[0]), "GEMMs of these dtypes");
-    MX_CUDA_NEEDS(s->call.n_in < 3 || s->call.in[2].type.dtype == o->dtype,
+    MX_CUDA_NEEDS(s->call.n_in < 3 || s->call.in[MX_MATMUL_REST].type.dtype == o->dtype,
                   "an epilogue that reads another dtype");
     int k = find_known(s);
     matmul *m = mx_realloc(NULL, sizeof *m);
@@ -212,7 +215,7 @@ static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)
     if (single_vector(m))
         return launch_many(c, s, 1);
     if (m->residual)
-        MX_TRY(mx_cuda_check(cudaMemcpyAsync(s->call.out[0].data, s->call.in[2].data,
+        MX_TRY(mx_cuda_check(cudaMemcpyAsync(s->call.out[0].data, s->call.in[MX_MATMUL_REST].data,
                                              mx_type_bytes(&s->call.out[0].type),
                                              cudaMemcpyDeviceToDevice, c->stream),
                              "a residual"));

@@ -7,8 +7,14 @@
 #include "device/cuda/core/context.h"
 #include "device/cuda/gemm/quantize.h"
 #include "ops/gpu_work.h"
+#include "ops/inputs.h"
 
 #include <string.h>
+
+enum { MX_INPUTS_QUANTIZE };
+enum { MX_INPUTS_AMAX_FACTOR };
+enum { MX_INPUTS_AMAX_RECORD };
+enum { MX_INPUTS_SCALED_MATMUL };
 
 static bool format_of(mx_dtype d, mx_cuda_format *f)
 {
@@ -25,7 +31,7 @@ static bool flag(const mx_exec_step *s, const char *name)
 
 static mx_cuda_quantize_shape shape_of(const mx_exec_step *s)
 {
-    const mx_type *x = &s->call.in[0].type;
+    const mx_type *x = &s->call.in[QUANTIZE_X].type;
     bool stacked = flag(s, "stacked");
     mx_cuda_quantize_shape q = {.matrices = 1, .rows = 1, .cols = x->dim[x->ndim - 1],
                                 .block_rows = mx_attr_int(s, "block_rows"),
@@ -50,7 +56,7 @@ static bool is_tiled(int64_t block, int64_t all)
 static mx_status prepare_quantize(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
 {
     (void)c, (void)state;
-    MX_CUDA_NEEDS(mx_is_float(&s->call.in[0]) && s->call.in[0].type.ndim > 0,
+    MX_CUDA_NEEDS(mx_is_float(&s->call.in[QUANTIZE_X]) && s->call.in[QUANTIZE_X].type.ndim > 0,
                   "quantizing this dtype");
     mx_cuda_quantize_shape q = shape_of(s);
     MX_CUDA_NEEDS(is_tiled(q.block_rows, q.rows) && is_tiled(q.block_cols, q.cols) &&
@@ -66,8 +72,8 @@ static mx_status quantize(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     (void)state;
     mx_cuda_quantize_shape q = shape_of(s);
-    mx_cuda_quantize_args a = {.x = s->call.in[0].data,
-                               .given = s->call.n_in > 1 ? s->call.in[1].data : NULL,
+    mx_cuda_quantize_args a = {.x = s->call.in[QUANTIZE_X].data,
+                               .given = s->call.n_in > 1 ? s->call.in[QUANTIZE_FACTOR].data : NULL,
                                .q = s->call.out[0].data, .transposed = s->call.out[3].data,
                                .scale = s->call.out[1].data,
                                .amax = s->call.out[2].data, .factor = s->call.work};
@@ -80,17 +86,21 @@ static mx_status amax_factor(mx_cuda *c, const mx_exec_step *s, void *state)
     mx_cuda_format format;
     format_of(*(const mx_dtype *)mx_attr(s, "dtype"), &format);
     const mx_tensor *in = s->call.in;
-    return mx_cuda_check(mx_cuda_amax_factor(s->call.out[0].data, in[0].data,
-                                             mx_type_count(&in[0].type), in[1].data, format,
-                                             flag(s, "power_of_two"), c->stream), "amax_factor");
+    return mx_cuda_check(mx_cuda_amax_factor(s->call.out[0].data, in[AMAX_HISTORY].data,
+                                             mx_type_count(&in[AMAX_HISTORY].type),
+                                             in[AMAX_FIRST].data, format, flag(s, "power_of_two"),
+                                             c->stream),
+                         "amax_factor");
 }
 
 static mx_status amax_record(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     (void)state;
     const mx_tensor *in = s->call.in;
-    return mx_cuda_check(mx_cuda_amax_record(in[0].data, mx_type_count(&in[0].type), in[1].data,
-                                             in[2].data, c->stream), "amax_record");
+    return mx_cuda_check(
+        mx_cuda_amax_record(in[RECORD_HISTORY].data, mx_type_count(&in[RECORD_HISTORY].type),
+                            in[RECORD_AMAX].data, in[RECORD_FIRST].data, c->stream),
+        "amax_record");
 }
 
 static mx_status prepare_amax(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
@@ -126,17 +136,17 @@ static mx_gemm_scale scale_of(const mx_type *scale, int64_t rows)
 static scaled sizes_of(const mx_exec_step *s)
 {
     const mx_tensor *in = s->call.in;
-    const mx_type *a = &in[0].type, *b = &in[2].type;
+    const mx_type *a = &in[SCALED_A].type, *b = &in[SCALED_B].type;
     scaled m = {.m = mx_type_count(a) / a->dim[a->ndim - 1], .n = b->dim[0], .k = b->dim[1]};
-    m.a = scale_of(&in[1].type, m.m);
-    m.b = scale_of(&in[3].type, m.n);
+    m.a = scale_of(&in[SCALED_SA].type, m.m);
+    m.b = scale_of(&in[SCALED_SB].type, m.n);
     return m;
 }
 
 static bool takes_scaled(const mx_exec_step *s)
 {
     scaled m = sizes_of(s);
-    return s->call.in[0].type.dtype == MX_I8 || (m.a == m.b && m.a != MX_SCALE_NONE);
+    return s->call.in[SCALED_A].type.dtype == MX_I8 || (m.a == m.b && m.a != MX_SCALE_NONE);
 }
 
 static void drop_scaled(mx_cuda *c, void *state)
@@ -151,10 +161,10 @@ static void drop_scaled(mx_cuda *c, void *state)
 static mx_status plan_band(mx_cuda *c, const mx_exec_step *s, scaled *m, int64_t rows,
                            mx_gemm_plan **out)
 {
-    bool whole = s->call.in[0].type.dtype == MX_I8, f32 = mx_is_f32(&s->call.out[0]);
+    bool whole = s->call.in[SCALED_A].type.dtype == MX_I8, f32 = mx_is_f32(&s->call.out[0]);
     mx_gemm_shape g = {.m = rows, .n = m->n, .k = m->k, .trans_b = true, .alpha = 1,
-                       .in = type_of(s->call.in[0].type.dtype),
-                       .in_b = type_of(s->call.in[2].type.dtype),
+                       .in = type_of(s->call.in[SCALED_A].type.dtype),
+                       .in_b = type_of(s->call.in[SCALED_B].type.dtype),
                        .out = whole ? MX_GEMM_I32 : f32 ? MX_GEMM_F32 : MX_GEMM_BF16,
                        .scale_a = whole ? MX_SCALE_NONE : m->a,
                        .scale_b = whole ? MX_SCALE_NONE : m->b,
@@ -165,7 +175,7 @@ static mx_status plan_band(mx_cuda *c, const mx_exec_step *s, scaled *m, int64_t
 static mx_status plan_scaled(mx_cuda *c, const mx_exec_step *s, scaled *m)
 {
     const mx_tensor *in = s->call.in;
-    bool whole = in[0].type.dtype == MX_I8;
+    bool whole = in[SCALED_A].type.dtype == MX_I8;
     MX_CUDA_NEEDS(mx_is_float(&s->call.out[0]) && m->m > 0 && m->m % 16 == 0 && m->n % 16 == 0 &&
                       m->k % 16 == 0, "8-bit matmuls of these sizes");
     MX_CUDA_NEEDS(m->a != MX_SCALE_NONE && m->b != MX_SCALE_NONE, "blocks of int8");
@@ -179,7 +189,7 @@ static mx_status prepare_scaled(mx_cuda *c, const mx_exec_step *s, void **state,
     scaled *m = mx_realloc(NULL, sizeof *m);
     *m = sizes_of(s);
     mx_status st = plan_scaled(c, s, m);
-    *work = s->call.in[0].type.dtype == MX_I8 ? mx_gpu_int8_bytes(m->m, m->n) : 0;
+    *work = s->call.in[SCALED_A].type.dtype == MX_I8 ? mx_gpu_int8_bytes(m->m, m->n) : 0;
     if (st)
         drop_scaled(c, m);
     else
@@ -190,9 +200,9 @@ static mx_status prepare_scaled(mx_cuda *c, const mx_exec_step *s, void **state,
 static mx_status launch_floats(mx_cuda *c, const mx_exec_step *s, scaled *m)
 {
     const mx_tensor *in = s->call.in;
-    MX_TRY(mx_gemm_plan_scales(m->plan[0], in[1].data, in[3].data));
-    return mx_gemm_plan_launch(m->plan[0], in[0].data, in[2].data, s->call.out[0].data,
-                               c->gemm_work, c->stream);
+    MX_TRY(mx_gemm_plan_scales(m->plan[0], in[SCALED_SA].data, in[SCALED_SB].data));
+    return mx_gemm_plan_launch(m->plan[0], in[SCALED_A].data, in[SCALED_B].data,
+                               s->call.out[0].data, c->gemm_work, c->stream);
 }
 
 static mx_status launch_band(mx_cuda *c, const mx_exec_step *s, const scaled *m, int64_t row)
@@ -202,18 +212,18 @@ static mx_status launch_band(mx_cuda *c, const mx_exec_step *s, const scaled *m,
     mx_cuda_dequantize_shape d = {.m = last ? m->m - row : m->band, .n = m->n,
                                   .one_a = m->a == MX_SCALE_ALL, .one_b = m->b == MX_SCALE_ALL,
                                   .y_f32 = mx_is_f32(y)};
-    MX_TRY(mx_gemm_plan_launch(m->plan[last], (const char *)in[0].data + row * m->k, in[2].data,
-                               s->call.work, c->gemm_work, c->stream));
+    MX_TRY(mx_gemm_plan_launch(m->plan[last], (const char *)in[SCALED_A].data + row * m->k,
+                               in[SCALED_B].data, s->call.work, c->gemm_work, c->stream));
     return mx_cuda_check(
         mx_cuda_dequantize((char *)y->data + row * m->n * (int64_t)mx_dtype_bytes(y->type.dtype),
-                           s->call.work, (const float *)in[1].data + (d.one_a ? 0 : row),
-                           in[3].data, &d, c->stream), "int8 sums");
+                           s->call.work, (const float *)in[SCALED_SA].data + (d.one_a ? 0 : row),
+                           in[SCALED_SB].data, &d, c->stream), "int8 sums");
 }
 
 static mx_status scaled_matmul(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     scaled *m = state;
-    if (s->call.in[0].type.dtype != MX_I8)
+    if (s->call.in[SCALED_A].type.dtype != MX_I8)
         return launch_floats(c, s, m);
     for (int64_t row = 0; row < m->m; row += m->band)
         MX_TRY(launch_band(c, s, m, row));

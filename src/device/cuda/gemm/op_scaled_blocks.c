@@ -6,7 +6,10 @@
 #include "device/cuda/gemm/gemm_blocks.h"
 #include "device/cuda/gemm/quantize.h"
 #include "ops/gpu_work.h"
+#include "ops/inputs.h"
 #include "ops/quantize.h"
+
+enum { MX_INPUTS_SCALED_MATMUL };
 
 typedef struct {
     mx_gemm_blocks_shape shape;
@@ -26,14 +29,14 @@ static bool is_8_bit_float(mx_dtype d)
 static blocks blocks_of(const mx_exec_step *s)
 {
     const mx_tensor *in = s->call.in;
-    const mx_type *a = &in[0].type, *b = &in[2].type;
+    const mx_type *a = &in[SCALED_A].type, *b = &in[SCALED_B].type;
     blocks o = {.shape = {.m = mx_type_count(a) / a->dim[a->ndim - 1], .n = b->dim[0],
                           .k = b->dim[1], .a_e5m2 = a->dtype == MX_F8_E5M2,
                           .y_f32 = mx_is_f32(&s->call.out[0])},
-                .grid_k = in[3].type.dim[1]};
-    o.shape.runs_b = in[3].type.dim[0] == o.shape.n;
+                .grid_k = in[SCALED_SB].type.dim[1]};
+    o.shape.runs_b = in[SCALED_SB].type.dim[0] == o.shape.n;
     o.a.rows = o.shape.m, o.b.rows = o.shape.n;
-    o.a.block = in[1].type.dim[0] == o.shape.m ? 1 : MX_QUANT_BLOCK;
+    o.a.block = in[SCALED_SA].type.dim[0] == o.shape.m ? 1 : MX_QUANT_BLOCK;
     o.b.block = o.shape.runs_b ? 1 : MX_QUANT_BLOCK;
     o.a.band = mx_gpu_widen_band(o.a.rows, o.shape.k);
     o.b.band = mx_gpu_widen_band(o.b.rows, o.shape.k);
@@ -50,14 +53,14 @@ static bool has_blocks(const mx_type *scale, int64_t rows, int64_t k)
 static bool takes(const mx_exec_step *s)
 {
     const mx_tensor *in = s->call.in;
-    const int64_t *a = in[1].type.dim, *b = in[3].type.dim;
+    const int64_t *a = in[SCALED_SA].type.dim, *b = in[SCALED_SB].type.dim;
     blocks o = blocks_of(s);
     bool rows = a[0] == o.shape.m && b[0] == o.shape.n;
     if (a[1] == 1 && b[1] == 1 && (rows || (a[0] == 1 && b[0] == 1)))
         return false; /* op_quantize.c's */
-    return is_8_bit_float(in[0].type.dtype) && is_8_bit_float(in[2].type.dtype) &&
-           has_blocks(&in[1].type, o.shape.m, o.shape.k) &&
-           has_blocks(&in[3].type, o.shape.n, o.shape.k);
+    return is_8_bit_float(in[SCALED_A].type.dtype) && is_8_bit_float(in[SCALED_B].type.dtype) &&
+           has_blocks(&in[SCALED_SA].type, o.shape.m, o.shape.k) &&
+           has_blocks(&in[SCALED_SB].type, o.shape.n, o.shape.k);
 }
 
 static void drop(mx_cuda *c, void *state)
@@ -89,7 +92,7 @@ static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t
     const mx_gemm_blocks_shape *g = &b.shape;
     MX_CUDA_NEEDS(mx_is_float(&s->call.out[0]) && g->m > 0 && g->m % 16 == 0 && g->n % 16 == 0 &&
                       g->k % 16 == 0, "8-bit matmuls of these sizes");
-    b.own = b.a.block == 1 && s->call.in[2].type.dtype == MX_F8_E4M3 &&
+    b.own = b.a.block == 1 && s->call.in[SCALED_B].type.dtype == MX_F8_E4M3 &&
             mx_gemm_blocks_is_possible(g);
     blocks *o = mx_realloc(NULL, sizeof *o);
     *o = b;
@@ -109,19 +112,20 @@ static mx_status launch_own(mx_cuda *c, const mx_exec_step *s, const blocks *o)
     const mx_tensor *in = s->call.in;
     const mx_gemm_blocks_shape *g = &o->shape;
     float *at = s->call.work;
-    mx_gemm_blocks_args a = {in[0].data, in[2].data, at, in[3].data, s->call.out[0].data};
-    MX_TRY(mx_cuda_check(mx_cuda_place_scales(at, in[1].data, g->m, o->grid_k, c->stream),
+    mx_gemm_blocks_args a = {in[SCALED_A].data, in[SCALED_B].data, at, in[SCALED_SB].data,
+                             s->call.out[0].data};
+    MX_TRY(mx_cuda_check(mx_cuda_place_scales(at, in[SCALED_SA].data, g->m, o->grid_k, c->stream),
                          "scales"));
     if (g->runs_b) {
         at += mx_gpu_runs_bytes(g->m, o->grid_k) / sizeof *at;
         a.scale_b = at;
-        MX_TRY(mx_cuda_check(mx_cuda_place_scales(at, in[3].data, g->n, o->grid_k, c->stream),
-                             "scales"));
+        MX_TRY(mx_cuda_check(
+            mx_cuda_place_scales(at, in[SCALED_SB].data, g->n, o->grid_k, c->stream), "scales"));
     }
     return mx_cuda_check(mx_gemm_blocks_launch(g, &a, c->stream), "a matmul of float8 blocks");
 }
 
-/* Rows [from, from + rows) of factor `which` as bf16. */
+/* Rows [from, from + rows) of factor `which`, whose scales are the input behind it, as bf16. */
 static mx_status widen(mx_cuda *c, const mx_exec_step *s, int which, const mx_cuda_widen_shape *w,
                        int64_t from, void *to)
 {
@@ -141,11 +145,11 @@ static mx_status launch_wide(mx_cuda *c, const mx_exec_step *s, const blocks *o)
     for (int64_t j = 0; j < o->b.rows; j += o->b.band) {
         int64_t cols = o->b.rows - j < o->b.band ? o->b.rows - j : o->b.band;
         mx_cuda_widen_shape b = {cols, o->shape.k, o->b.block};
-        MX_TRY(widen(c, s, 2, &b, j, wide_b));
+        MX_TRY(widen(c, s, SCALED_B, &b, j, wide_b));
         for (int64_t i = 0; i < o->a.rows; i += o->a.band) {
             int64_t rows = o->a.rows - i < o->a.band ? o->a.rows - i : o->a.band;
             mx_cuda_widen_shape a = {rows, o->shape.k, o->a.block};
-            MX_TRY(widen(c, s, 0, &a, i, wide_a));
+            MX_TRY(widen(c, s, SCALED_A, &a, i, wide_a));
             MX_TRY(mx_gemm_plan_launch(o->plan[rows < o->a.band][cols < o->b.band], wide_a, wide_b,
                                        (char *)s->call.out[0].data + (i * o->shape.n + j) * each,
                                        c->gemm_work, c->stream));

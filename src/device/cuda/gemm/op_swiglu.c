@@ -18,7 +18,7 @@ static mx_status prepare_any(mx_cuda *c, const mx_exec_step *step, void **state,
                              bool (*own)(const mx_epilogue_gemm *))
 {
     const mx_call *call = &step->call;
-    bool f32 = mx_is_f32(&call->in[0]);
+    bool f32 = mx_is_f32(&call->in[MX_MATMUL_A]);
     for (int i = 0; i < call->n_in; i++)
         MX_CUDA_NEEDS(mx_is_float(&call->in[i]) && mx_is_f32(&call->in[i]) == f32,
                       "SwiGLUs of these dtypes");
@@ -48,8 +48,9 @@ static mx_status launch(mx_cuda *c, const mx_exec_step *step, void *state)
 {
     const mx_epilogue_plan *s = state;
     const mx_tensor *in = step->call.in, *out = step->call.out;
-    mx_swiglu_forward_args a = {.a = in[0].data, .b = in[1].data, .b2 = in[2].data,
-                                .h = out[0].data, .g = out[1].data, .u = out[2].data};
+    mx_swiglu_forward_args a = {.a = in[MX_MATMUL_A].data, .b = in[MX_MATMUL_B].data,
+                                .b2 = in[MX_MATMUL_REST].data, .h = out[0].data,
+                                .g = out[1].data, .u = out[2].data};
     if (!s->plan)
         return mx_cuda_check(mx_gemm_swiglu(&s->shape, &a, c->stream),
                              "GEMMs with SwiGLU");
@@ -63,8 +64,9 @@ static mx_status launch_grad(mx_cuda *c, const mx_exec_step *step, void *state)
 {
     const mx_epilogue_plan *s = state;
     const mx_tensor *in = step->call.in, *out = step->call.out;
-    mx_swiglu_backward_args a = {.a = in[0].data, .b = in[1].data, .g = in[2].data,
-                                 .u = in[3].data, .dg = out[0].data, .du = out[1].data};
+    mx_swiglu_backward_args a = {.a = in[MX_MATMUL_A].data, .b = in[MX_MATMUL_B].data,
+                                 .g = in[MX_MATMUL_REST].data, .u = in[MX_MATMUL_REST + 1].data,
+                                 .dg = out[0].data, .du = out[1].data};
     if (!s->plan)
         return mx_cuda_check(mx_gemm_swiglu_grad(&s->shape, &a, c->stream),
                              "a GEMM with swiglu_grad");

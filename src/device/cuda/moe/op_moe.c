@@ -3,8 +3,11 @@
 #include "device/cuda/moe/moe_kernels.h"
 #include "ops/inputs.h"
 
+enum { MX_INPUTS_GATHER_LAST };
+enum { MX_INPUTS_SCATTER_LAST };
+enum { MX_INPUTS_PERMUTE };
+enum { MX_INPUTS_GROUPED };
 enum { MX_INPUTS_UNPERMUTE };
-
 
 static mx_moe_type type_of(const mx_tensor *t)
 {
@@ -93,8 +96,8 @@ static mx_status prepare_any(mx_cuda *c, const mx_exec_step *s, void **state, si
 static mx_status gather_last(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     (void)state;
-    const mx_tensor *x = &s->call.in[0], *y = &s->call.out[0];
-    return mx_cuda_check(mx_cuda_gather_last(y->data, x->data, s->call.in[1].data,
+    const mx_tensor *x = &s->call.in[GATHER_X], *y = &s->call.out[0];
+    return mx_cuda_check(mx_cuda_gather_last(y->data, x->data, s->call.in[GATHER_INDEX].data,
                                              mx_type_count(&y->type), last_of(&x->type),
                                              last_of(&y->type), (int)mx_dtype_bytes(x->type.dtype),
                                              c->stream), "gather_last");
@@ -103,10 +106,11 @@ static mx_status gather_last(mx_cuda *c, const mx_exec_step *s, void *state)
 static mx_status scatter_last(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     (void)state;
-    const mx_tensor *v = &s->call.in[1], *y = &s->call.out[0];
-    return mx_cuda_check(mx_cuda_scatter_last(y->data, s->call.in[0].data, v->data, type_of(v),
-                                              rows_of(&y->type), last_of(&y->type),
-                                              last_of(&v->type), c->stream), "scatter_last");
+    const mx_tensor *v = &s->call.in[SCATTER_X], *y = &s->call.out[0];
+    return mx_cuda_check(mx_cuda_scatter_last(y->data, s->call.in[SCATTER_INDEX].data, v->data,
+                                              type_of(v), rows_of(&y->type), last_of(&y->type),
+                                              last_of(&v->type), c->stream),
+                         "scatter_last");
 }
 
 static mx_status one_hot(mx_cuda *c, const mx_exec_step *s, void *state)
@@ -120,10 +124,10 @@ static mx_status one_hot(mx_cuda *c, const mx_exec_step *s, void *state)
 static mx_status permute_rows(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     (void)state;
-    const mx_type *x = &s->call.in[0].type;
-    int64_t m = s->call.in[1].type.dim[0];
-    return mx_cuda_check(mx_cuda_permute_rows(s->call.out[0].data, s->call.in[0].data,
-                                              s->call.in[1].data, m, m / x->dim[0],
+    const mx_type *x = &s->call.in[PERMUTE_X].type;
+    int64_t m = s->call.in[PERMUTE_ORDER].type.dim[0];
+    return mx_cuda_check(mx_cuda_permute_rows(s->call.out[0].data, s->call.in[PERMUTE_X].data,
+                                              s->call.in[PERMUTE_ORDER].data, m, m / x->dim[0],
                                               mx_type_bytes(x) / (size_t)x->dim[0], c->stream),
                          "permute_rows");
 }
@@ -161,32 +165,35 @@ static mx_status prepare_grouped(mx_cuda *c, const mx_exec_step *s, void **state
 {
     (void)c, (void)state, (void)work;
     const mx_tensor *in = s->call.in, *y = &s->call.out[0];
-    MX_CUDA_NEEDS(in[0].type.dtype == in[1].type.dtype && mx_is_float(&in[0]) && mx_is_float(y) &&
-                      (!mx_is_f32(&in[0]) || mx_is_f32(y)), "products of these dtypes");
+    MX_CUDA_NEEDS(in[GROUPED_A].type.dtype == in[GROUPED_B].type.dtype &&
+                      mx_is_float(&in[GROUPED_A]) && mx_is_float(y) &&
+                      (!mx_is_f32(&in[GROUPED_A]) || mx_is_f32(y)),
+                  "GEMMs of these dtypes");
     return MX_OK;
 }
 
 static mx_status grouped_matmul(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     (void)state;
-    const mx_tensor *x = &s->call.in[0], *w = &s->call.in[1], *y = &s->call.out[0];
+    const mx_tensor *x = &s->call.in[GROUPED_A], *w = &s->call.in[GROUPED_B], *y = &s->call.out[0];
     bool in_out = *(const bool *)mx_attr(s, "in_out");
     mx_grouped_call g = {.kind = in_out ? MX_GROUPED_NN : MX_GROUPED_NT,
                          .experts = w->type.dim[0], .rows = x->type.dim[0], .n = y->type.dim[1],
                          .k = x->type.dim[1], .in_f32 = x->type.dtype == MX_F32,
                          .out_f32 = y->type.dtype == MX_F32, .a = x->data, .b = w->data,
-                         .y = y->data, .start = s->call.in[2].data};
+                         .y = y->data, .start = s->call.in[GROUPED_START].data};
     return mx_cuda_check(mx_cuda_grouped(&g, c->stream), "grouped_matmul");
 }
 
 static mx_status grouped_outer(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     (void)state;
-    const mx_tensor *a = &s->call.in[0], *b = &s->call.in[1], *y = &s->call.out[0];
+    const mx_tensor *a = &s->call.in[GROUPED_A], *b = &s->call.in[GROUPED_B], *y = &s->call.out[0];
     mx_grouped_call g = {.kind = MX_GROUPED_TN, .experts = y->type.dim[0],
                          .rows = a->type.dim[0], .m = b->type.dim[1], .n = a->type.dim[1],
                          .in_f32 = a->type.dtype == MX_F32, .out_f32 = y->type.dtype == MX_F32,
-                         .a = b->data, .b = a->data, .y = y->data, .start = s->call.in[2].data};
+                         .a = b->data, .b = a->data, .y = y->data,
+                         .start = s->call.in[GROUPED_START].data};
     return mx_cuda_check(mx_cuda_grouped(&g, c->stream), "grouped_outer");
 }
 

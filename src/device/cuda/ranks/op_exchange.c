@@ -5,8 +5,9 @@
 #include "ops/collective.h"
 #include "ops/copy.h"
 #include "ops/gpu_work.h"
+#include "ops/inputs.h"
 
-enum { ROWS, TABLE };
+enum { MX_INPUTS_EXCHANGE_ROWS };
 
 static mx_cuda_expert_rows rows_of(const mx_exec_step *s, const mx_tensor *table)
 {
@@ -42,10 +43,14 @@ static mx_status plan(mx_cuda *c, const mx_exec_step *s, void *state)
 
 static mx_cuda_exchange exchange_of(const mx_exec_step *s, bool back)
 {
-    const mx_tensor *in = &s->call.in[ROWS], *out = &s->call.out[0];
+    const mx_tensor *in = &s->call.in[EXCHANGE_X], *out = &s->call.out[0];
     const mx_tensor *x = back ? out : in, *y = back ? in : out;
-    mx_cuda_exchange q = {.rows = rows_of(s, &s->call.in[TABLE]), .x = x->data, .y = y->data,
-                          .n = x->type.dim[0], .back = back, .work = s->call.work};
+    mx_cuda_exchange q = {.rows = rows_of(s, &s->call.in[EXCHANGE_TABLE]),
+                          .x = x->data,
+                          .y = y->data,
+                          .n = x->type.dim[0],
+                          .back = back,
+                          .work = s->call.work};
     q.rows.room = y->type.dim[0];
     q.rows.row_bytes = (int64_t)mx_dims_after_bytes(&in->type, 0);
     return q;

@@ -8,6 +8,9 @@
 
 #include <string.h>
 
+enum { MX_INPUTS_ACCUMULATE };
+enum { MX_INPUTS_CACHE_WRITE };
+enum { MX_INPUTS_EMBED };
 enum { MX_INPUTS_ADAMW };
 enum { MX_INPUTS_SGD };
 enum { MX_INPUTS_EMBED_GRAD };
@@ -19,6 +22,7 @@ static int all(const mx_exec_step *s, void *const *state, int n)
     return n;
 }
 
+/* Of sgd and accumulate: what is updated comes first, the gradient second. */
 static mx_status prepare_update(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
 {
     (void)c, (void)state, (void)work;
@@ -117,8 +121,10 @@ static mx_status accumulate(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     (void)state;
     const mx_tensor *in = s->call.in;
-    return mx_cuda_check(mx_cuda_accumulate(in[0].data, in[1].data, mx_is_f32(&in[1]), in[2].data,
-                                            mx_type_count(&in[0].type), c->stream), "accumulate");
+    return mx_cuda_check(mx_cuda_accumulate(in[ACCUMULATE_SUM].data, in[ACCUMULATE_G].data,
+                                            mx_is_f32(&in[ACCUMULATE_G]), in[ACCUMULATE_FIRST].data,
+                                            mx_type_count(&in[ACCUMULATE_SUM].type), c->stream),
+                         "accumulate");
 }
 
 static mx_status prepare_squares(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
@@ -241,9 +247,9 @@ static mx_status sum_to(mx_cuda *c, const mx_exec_step *s, void *state)
 static mx_status prepare_embed(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
 {
     (void)c, (void)state, (void)work;
-    const mx_type *t = &s->call.in[0].type;
+    const mx_type *t = &s->call.in[EMBED_TABLE].type;
     bool codes = t->dtype == MX_I8 && t->dim[1] % 2 == 0;
-    MX_CUDA_NEEDS(mx_is_float(&s->call.in[0]) || t->dtype == MX_I32 || codes,
+    MX_CUDA_NEEDS(mx_is_float(&s->call.in[EMBED_TABLE]) || t->dtype == MX_I32 || codes,
                   "a lookup of this dtype");
     return MX_OK;
 }
@@ -251,10 +257,12 @@ static mx_status prepare_embed(mx_cuda *c, const mx_exec_step *s, void **state, 
 static mx_status embed(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     (void)state;
-    const mx_type *t = &s->call.in[0].type;
-    return mx_cuda_check(mx_cuda_gather(s->call.out[0].data, s->call.in[0].data, s->call.in[1].data,
-                                        mx_type_count(&s->call.in[1].type), t->dim[1], t->dim[0],
-                                        (int)mx_dtype_bytes(t->dtype), c->stream), "embed");
+    const mx_type *t = &s->call.in[EMBED_TABLE].type;
+    return mx_cuda_check(mx_cuda_gather(s->call.out[0].data, s->call.in[EMBED_TABLE].data,
+                                        s->call.in[EMBED_IDS].data,
+                                        mx_type_count(&s->call.in[EMBED_IDS].type), t->dim[1],
+                                        t->dim[0], (int)mx_dtype_bytes(t->dtype), c->stream),
+                         "embed");
 }
 
 static mx_status prepare_embed_grad(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
@@ -292,7 +300,8 @@ static int cache_type(mx_dtype d)
 static mx_status prepare_cache(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
 {
     (void)c, (void)state, (void)work;
-    int a = cache_type(s->call.in[0].type.dtype), b = cache_type(s->call.in[1].type.dtype);
+    int a = cache_type(s->call.in[CACHE_OLD].type.dtype),
+        b = cache_type(s->call.in[CACHE_NEW].type.dtype);
     MX_CUDA_NEEDS(a >= 0 && b >= 0 && (a == b || (a == MX_CACHE_BF16 && b == MX_CACHE_F32)),
                   "a cache of these dtypes");
     return MX_OK;
@@ -300,9 +309,9 @@ static mx_status prepare_cache(mx_cuda *c, const mx_exec_step *s, void **state, 
 
 static mx_cache_one cache_of(const mx_exec_step *s)
 {
-    const mx_type *k = &s->call.in[0].type, *f = &s->call.in[1].type;
-    return (mx_cache_one){.cache = s->call.in[0].data, .fresh = s->call.in[1].data,
-                          .slots = s->call.in[2].data, .cache_type = cache_type(k->dtype),
+    const mx_type *k = &s->call.in[CACHE_OLD].type, *f = &s->call.in[CACHE_NEW].type;
+    return (mx_cache_one){.cache = s->call.in[CACHE_OLD].data, .fresh = s->call.in[CACHE_NEW].data,
+                          .slots = s->call.in[CACHE_SLOTS].data, .cache_type = cache_type(k->dtype),
                           .fresh_type = cache_type(f->dtype), .batch = k->dim[0], .s = k->dim[1],
                           .t = f->dim[1],
                           .entry = mx_type_count(k) / (k->dim[0] * k->dim[1])};

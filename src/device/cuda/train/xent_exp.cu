@@ -14,7 +14,7 @@
 
 enum what { EXP, CAPPED, MOST };
 static_assert((int)BAND_M == (int)MX_XENT_BAND && (int)TILE_N == (int)MX_XENT_WIDE,
-              "marks and sums are of the product's tiles");
+              "marks and sums are of the GEMM's tiles");
 
 struct exp_args {
     uint16_t *e;
