@@ -227,6 +227,13 @@ int mx_config_unused(const mx_config *cfg, mx_str *names)
     return n;
 }
 
+void mx_config_forget(const mx_config *cfg, unsigned except)
+{
+    for (int i = 0; i < cfg->n; i++)
+        if (!(cfg->entries[i].key->flags & except))
+            cfg->entries[i].asked = false;
+}
+
 int mx_config_asked(const mx_config *cfg, unsigned without, mx_arena *a, const char ***names)
 {
     int n = 0;

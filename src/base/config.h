@@ -45,7 +45,7 @@ typedef struct {
     const mx_key *extra;            /* further keys (of a verb), always taken; may be NULL */
     const mx_key *const *elsewhere; /* tables whose keys the environment may hold; may be NULL */
     const char *user;               /* the verb that asks: "train". NULL: any key may be given */
-    const char *like;               /* the verb whose command line it takes as well; NULL: none */
+    const char *like;  /* verbs whose command lines it takes as well, by spaces; NULL: none */
     const char *home; /* folder that holds base.yml and models/; NULL: defaults of the table only */
     const char *file; /* the user's file; NULL for none */
     const char *const *defaults; /* key=value of the verb, above base.yml; NULL: none */
@@ -101,6 +101,8 @@ void mx_config_decide(const mx_config *cfg, const char *name, const char *text, 
 /* The names of keys with all of these flags that hold another value than their default and that
  * nobody has asked for so far, in the arena; gives their number. */
 int mx_config_unasked(const mx_config *cfg, unsigned flags, mx_arena *a, const char ***names);
+/* As if nobody had asked for keys so far, except for those with one of these flags. */
+void mx_config_forget(const mx_config *cfg, unsigned except);
 /* The names of keys with none of these flags that somebody has asked for so far, in the arena;
  * gives their number. */
 int mx_config_asked(const mx_config *cfg, unsigned without, mx_arena *a, const char ***names);

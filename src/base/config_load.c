@@ -16,6 +16,7 @@
 #include <ctype.h>
 #include <limits.h>
 #include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 void mx_settings_add(mx_settings *s, mx_setting setting)
@@ -54,10 +55,24 @@ const char *mx_settings_peek(const mx_settings *s, const char *name, const char 
     return key ? key->fallback : "";
 }
 
+/* Is some word of the one list among those of the other? */
+static bool have_common(const char *words, const char *others)
+{
+    char word[64];
+    for (const char *p = others; p && *p; p += *p == ' ') {
+        size_t n = strcspn(p, " ");
+        snprintf(word, sizeof word, "%.*s", (int)n, p);
+        if (mx_word_among(words, word))
+            return true;
+        p += n;
+    }
+    return false;
+}
+
 bool mx_key_is_taken(const mx_key *key, const char *user, const char *like)
 {
     return !user || mx_key_state_of(key) != MX_KEY_IS_DONE || mx_word_among(key->verbs, user) ||
-           (like && mx_word_among(key->verbs, like));
+           have_common(key->verbs, like);
 }
 
 static bool is_taken(const mx_settings *s, const mx_key *key)

@@ -235,13 +235,16 @@ static mx_status run_verb(command *c, int argc, char **argv, char **environment)
         if (mx_verb_table[i]->keys)
             elsewhere[n++] = mx_verb_table[i]->keys;
     const mx_verb *whose = c->verb->takes_verb && c->n_args ? mx_verb_find(c->args[0]) : c->verb;
+    const char *like = c->verb->like;
+    if (whose && whose != c->verb && whose->objective)
+        like = mx_arena_printf(c->arena, "%s %s", like ? like : "", whose->name);
     mx_config_request request = {
         .defaults = whose ? whose->defaults : NULL,
         .schema = &mx_keys,
         .extra = c->verb->keys,
         .elsewhere = elsewhere,
         .user = c->verb->name,
-        .like = c->verb->like,
+        .like = like,
         .home = *home ? home : NULL,
         .file = c->file,
         .args = c->settings,

@@ -7,14 +7,18 @@
 
 extern const mx_objective mx_objective_distill, mx_objective_distill_recorded;
 
+static const mx_objective *objective_of(const mx_config *c)
+{
+    bool recorded = *mx_config_text(c, "offline_data_dir");
+    return recorded ? &mx_objective_distill_recorded : &mx_objective_distill;
+}
+
 static mx_status run(mx_invocation *inv)
 {
     const mx_config *c = inv->config;
-    bool recorded = *mx_config_text(c, "offline_data_dir");
     if (*mx_config_text(c, "write_teacher"))
         return mx_teacher_write(c);
-    return mx_run_objective(c, recorded ? &mx_objective_distill_recorded : &mx_objective_distill,
-                            inv->command_line);
+    return mx_run_objective(c, objective_of(c), inv->command_line);
 }
 
 /* MaxText's weights; what TRL's trainers have otherwise. */
@@ -28,6 +32,7 @@ static const char *const defaults[] = {MX_TRL_DEFAULTS,
 
 const mx_verb mx_verb_distill = {
     .name = "distill",
+    .objective = objective_of,
     .doc = "learn the distributions of a teacher: MaxText's loss, GKD",
     .usage = "[FILE.yml] load_parameters_path=DIR teacher_path=DIR dataset_path=... run_name=NAME",
     .help = "Records are those of `maxc sft`; the teacher may be of another size or family, with\n"

@@ -32,6 +32,7 @@ static const char *const defaults[] = {MX_TRL_DEFAULTS, "learning_rate=1e-6",
 
 const mx_verb mx_verb_dpo = {
     .name = "dpo",
+    .objective = objective_of,
     .doc = "learn from preferences: DPO and its family, ORPO",
     .usage = "[FILE.yml] load_parameters_path=DIR dataset_path=... run_name=NAME [loss_type=...]",
     .help = "Records are prompt, chosen and rejected: texts, or lists of messages.\n"

@@ -334,8 +334,8 @@ const mx_verb mx_verb_generate = {
         "use_chat_template=false gives it the text as it is. Greedy unless a temperature or a\n"
         "cut is given. stop=A,B ends an answer before the first of these texts.\n"
         "adapter=DIR puts a PEFT adapter, or a run of one, beside the model. Of several,\n"
-        "adapter=A,B, a line chooses: {\"prompt\": \"...\", \"adapter\": \"A\"}, or {\"messages\": [...],\n"
-        "\"adapter\": \"A\"}, with \"\" for the model as it is; one that does not is answered with each.\n"
+        "adapter=A,B, a line chooses: {\"prompt\": \"...\", \"adapter\": \"A\"}, with messages\n"
+        "likewise, and \"\" for the model as it is; one that does not is answered with each.\n"
         "image=FILE (JPEG, PNG, WebP; several with commas) shows the model pictures: before the\n"
         "prompt, or where its image mark stands.",
     .min_args = 1,

@@ -6,6 +6,12 @@
 
 extern const mx_objective mx_objective_grpo;
 
+static const mx_objective *objective_of(const mx_config *c)
+{
+    (void)c;
+    return &mx_objective_grpo;
+}
+
 static mx_status run(mx_invocation *inv)
 {
     return mx_run_objective(inv->config, &mx_objective_grpo, inv->command_line);
@@ -18,6 +24,7 @@ static const char *const defaults[] = {MX_TRL_DEFAULTS,           "learning_rate
 
 const mx_verb mx_verb_grpo = {
     .name = "grpo",
+    .objective = objective_of,
     .doc = "learn from rewards, relative to a group of own answers: GRPO and its family",
     .usage = "[FILE.yml] load_parameters_path=DIR dataset_path=... reward=... run_name=NAME",
     .help = "Records have a prompt (text or messages) and what rewards need (answer, solution).\n"

@@ -9,6 +9,7 @@
 #include "train/run/objective.h"
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void print_key_line(const mx_key *k)
@@ -242,16 +243,29 @@ static void print_families(void)
     }
 }
 
+/* By their places; those that have none come last. */
+static int compare_objectives(const void *a, const void *b)
+{
+    const mx_objective *x = *(const mx_objective *const *)a, *y = *(const mx_objective *const *)b;
+    unsigned left = (unsigned)x->place - 1, right = (unsigned)y->place - 1; /* none: the largest */
+    return left != right ? (left > right ? 1 : -1) : strcmp(x->name, y->name);
+}
+
 /* The same of objectives, and of the rewards that are built in. */
 static void print_objectives(void)
 {
     printf("| command | what it learns from | records |\n|---|---|---|\n");
+    mx_arena scratch = {0};
+    const mx_objective **all = mx_arena_copy(&scratch, mx_objective_table,
+                                             sizeof *all * (size_t)mx_objective_count);
+    qsort(all, (size_t)mx_objective_count, sizeof *all, compare_objectives);
     for (int i = 0; i < mx_objective_count; i++) {
-        const mx_objective *o = mx_objective_table[i];
+        const mx_objective *o = all[i];
         bool own = strcmp(o->verb, o->name) == 0;
         printf("| maxc %s%s%s | %s | %s |\n", o->verb, own ? "" : o->key ? " " : " loss_type=",
                own ? "" : o->key ? o->key : o->name, o->doc, o->data);
     }
+    mx_arena_fini(&scratch);
 }
 
 static void print_rewards(void)

@@ -10,6 +10,7 @@
 #include "exec/plan.h"
 #include "plan/chips.h"
 #include "train/input/tokenizer_path.h"
+#include "train/run/objective.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -113,7 +114,7 @@ static void print_time(const mx_plan *p, const mx_plan_device *d)
 }
 
 static void print_text(const mx_model_spec *m, const mx_plan *p, const mx_plan_device *d,
-                       const mx_mesh_plan *mesh)
+                       const mx_mesh_plan *mesh, const mx_beside *beside)
 {
     char a[32], b[32];
     mx_str line = {0};
@@ -139,6 +140,8 @@ static void print_text(const mx_model_spec *m, const mx_plan *p, const mx_plan_d
     print_bytes("inputs", p->inputs);
     print_bytes("activations", p->activations);
     print_bytes("work space", p->workspace);
+    for (int i = 0; i < beside->n; i++)
+        print_bytes(beside->v[i].name, beside->v[i].bytes);
     if (p->on_host + p->offloaded > 0) {
         printf("host      %s, pinned\n", mx_format_bytes(a, sizeof a, p->on_host + p->offloaded));
         print_bytes("optimizer", p->on_host);
@@ -155,7 +158,8 @@ static void print_text(const mx_model_spec *m, const mx_plan *p, const mx_plan_d
         printf("kernels   %d generated, compiled for %s\n", p->n_kernels, d->kernels_for);
 }
 
-static void print_json(const mx_model_spec *m, const mx_plan *p, const mx_plan_device *d)
+static void print_json(const mx_model_spec *m, const mx_plan *p, const mx_plan_device *d,
+                       const mx_beside *beside)
 {
     json_t *memory = json_object(), *largest = json_array();
     for (int k = 0; k < MX_VAR_KIND_COUNT; k++)
@@ -163,6 +167,8 @@ static void print_json(const mx_model_spec *m, const mx_plan *p, const mx_plan_d
     json_object_set_new(memory, "inputs", json_real(p->inputs));
     json_object_set_new(memory, "activations", json_real(p->activations));
     json_object_set_new(memory, "work space", json_real(p->workspace));
+    for (int i = 0; i < beside->n; i++)
+        json_object_set_new(memory, beside->v[i].name, json_real(beside->v[i].bytes));
     json_object_set_new(memory, "total", json_real(p->total));
     json_object_set_new(memory, "host", json_real(p->on_host + p->offloaded));
     json_object_set_new(memory, "host activations", json_real(p->offloaded));
@@ -184,10 +190,56 @@ static void print_json(const mx_model_spec *m, const mx_plan *p, const mx_plan_d
     json_decref(all);
 }
 
-/* MODEL, or the checkpoint that training would begin with. */
+/* What the run is for: the objective of the verb that comes first; NULL: plain training. */
+static const mx_objective *objective_of(const mx_invocation *inv)
+{
+    const mx_verb *v = inv->n_args ? mx_verb_find(inv->args[0]) : NULL;
+    return v && v->objective ? v->objective(inv->config) : NULL;
+}
+
+/* MODEL, behind the verb where there is one. */
+static const char *model_argument(const mx_invocation *inv)
+{
+    int at = inv->n_args && mx_verb_find(inv->args[0]) ? 1 : 0;
+    return at < inv->n_args ? inv->args[at] : NULL;
+}
+
+/* The same, or the checkpoint that training would begin with. */
 static const char *model_path(const mx_invocation *inv)
 {
-    return inv->n_args ? inv->args[0] : mx_config_text(inv->config, "load_parameters_path");
+    const char *given = model_argument(inv);
+    return given ? given : mx_config_text(inv->config, "load_parameters_path");
+}
+
+/* The programs of the objective, and what it keeps beside them. */
+static mx_status apply_objective(const mx_invocation *inv, mx_model_spec *m, mx_objective_run *o,
+                                 mx_programs_request *q, mx_arena *a)
+{
+    if (!o->objective)
+        return MX_OK;
+    if (o->objective->adapt)
+        MX_TRY(o->objective->adapt(m));
+    if (o->objective->read)
+        MX_TRY(o->objective->read(inv->config, a, &o->settings));
+    mx_objective_apply(o->objective, o->settings, q);
+    *o = (mx_objective_run){.objective = o->objective,
+                            .settings = o->settings,
+                            .config = inv->config,
+                            .model = m,
+                            .options = &q->options,
+                            .model_dir = *model_path(inv) ? model_path(inv) : NULL,
+                            .n_ranks = (int)q->batch.data_ranks,
+                            .microbatch = q->batch.microbatch,
+                            .accumulation = q->batch.accumulation};
+    return MX_OK;
+}
+
+static mx_status add_beside(const mx_objective_run *o, mx_plan *p, mx_beside *out)
+{
+    if (o->objective && o->objective->beside)
+        MX_TRY(o->objective->beside(o, out));
+    p->total += p->beside = mx_beside_bytes(out);
+    return MX_OK;
 }
 
 mx_status mx_plan_save(const mx_invocation *inv, const mx_model_spec *m, mx_saved_request *r)
@@ -214,13 +266,18 @@ static mx_status run(mx_invocation *inv)
     mx_mesh_plan mesh = {0};
     mx_plan plan = {0};
     target t = {.available.bytes = INT64_MAX};
-    if (!inv->n_args)
+    mx_objective_run goal = {.objective = objective_of(inv)};
+    mx_beside beside = {0};
+    if (!model_argument(inv))
         MX_TRY(mx_vocab_from_tokenizer(c));
     mx_status st = mx_model_open(&m, c, model_path(inv));
     if (st)
         return st;
     bool elsewhere = false;
     MX_TRY_OUT(st, mx_plan_wants_machine(c, &elsewhere));
+    if (elsewhere && goal.objective)
+        MX_TRY_OUT(st, mx_fail(MX_USAGE, "maxc plan %s is for one device or a mesh of this machine "
+                               "(chip=%s); leave compile_topology out", inv->args[0], "h100"));
     if (elsewhere) {
         st = mx_plan_machine(inv, &m);
         goto out;
@@ -235,9 +292,13 @@ static mx_status run(mx_invocation *inv)
     MX_TRY_OUT(st, find_target(inv, &t));
     if (t.n_threads)
         q.options.compile.n_threads = t.n_threads;
+    q.options.compile.device = &t.traits;
+    MX_TRY_OUT(st, apply_objective(inv, &m, &goal, &q, &arena));
     MX_TRY_OUT(st, mx_plan_make(&plan, &m, &q, &t.device));
+    MX_TRY_OUT(st, add_beside(&goal, &plan, &beside));
     bool json = strcmp(mx_config_text(c, "format"), "json") == 0;
-    json ? print_json(&m, &plan, &t.device) : print_text(&m, &plan, &t.device, &mesh);
+    json ? print_json(&m, &plan, &t.device, &beside)
+         : print_text(&m, &plan, &t.device, &mesh, &beside);
     MX_TRY_OUT(st, mx_plan_check(&plan, &m, &q, t.available));
     st = mx_plan_save(inv, &m, &(mx_saved_request){.device = &t.traits,
                                                    .chip = t.traits.chip.name,
@@ -310,13 +371,15 @@ static const mx_key keys[] = {
 const mx_verb mx_verb_plan = {
     .name = "plan",
     .doc = "what a training run will need: memory by class, FLOPs, time; needs no device",
-    .usage = "[FILE.yml] [MODEL] [chip=h100] [key=value ...]",
+    .usage = "[FILE.yml] [VERB] [MODEL] [chip=h100] [key=value ...]",
     .help =
-        "MODEL is a Hugging Face directory; without it the model is that of\n"
+        "VERB (sft, dpo, grpo, distill) plans a run of that verb, with the reference, teacher and\n"
+        "rollout cache that it keeps. MODEL is a Hugging Face directory; without it the model is that of\n"
         "load_parameters_path, or what the keys describe (model_name=NAME for one of\n"
         "configs/models). Exit status 4 when the run would not fit: in the chip's memory, or in\n"
         "what this machine has free now.",
-    .max_args = 1,
+    .max_args = 2,
+    .takes_verb = true,
     .takes_file = true,
     .like = "train",
     .keys = keys,

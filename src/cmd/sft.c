@@ -6,6 +6,12 @@
 
 extern const mx_objective mx_objective_sft;
 
+static const mx_objective *objective_of(const mx_config *c)
+{
+    (void)c;
+    return &mx_objective_sft;
+}
+
 static mx_status run(mx_invocation *inv)
 {
     return mx_run_objective(inv->config, &mx_objective_sft, inv->command_line);
@@ -17,6 +23,7 @@ static const char *const defaults[] = {MX_TRL_DEFAULTS, "packing_type=bfd", "lea
 
 const mx_verb mx_verb_sft = {
     .name = "sft",
+    .objective = objective_of,
     .doc = "fine-tune a model on answers: completions, conversations",
     .usage = "[FILE.yml] load_parameters_path=DIR dataset_path=... run_name=NAME [key=value ...]",
     .help = "Records are prompt and completion, messages, instruction and output (Alpaca),\n"

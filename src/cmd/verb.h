@@ -38,6 +38,8 @@ struct mx_verb {
     const char *like;   /* a verb whose command line it takes, whatever it reads of it; or NULL */
     const char *const *defaults; /* key=value, ending with NULL: above base.yml; NULL for none */
     bool takes_verb;    /* its first argument may be a verb, whose defaults count */
+    /* What it trains for, by its keys; NULL: it is no verb that trains for an objective. */
+    const struct mx_objective *(*objective)(const mx_config *c);
     const mx_key *keys; /* keys of its own, ending with a NULL name; NULL for none */
     mx_status (*run)(mx_invocation *inv);
 };

@@ -442,8 +442,83 @@ static void emit(fuser *f, cluster *c, const int *inside_uses)
     f->g->seq = -1;
 }
 
-/* A group with more results than a node can have is emitted member by member. That takes a long
- * chain of which nearly everything is read elsewhere, where fusing would save little. */
+static bool in_piece(const cluster *piece, const mx_node *x)
+{
+    for (int m = 0; m < piece->n; m++)
+        if (piece->member[m] == x)
+            return true;
+    return false;
+}
+
+static int distinct_inputs(const cluster *piece)
+{
+    const mx_node *seen[MX_MAX_IN + 1];
+    int n = 0;
+    for (int m = 0; m < piece->n; m++)
+        for (int i = 0; i < piece->member[m]->n_in; i++) {
+            const mx_node *x = piece->member[m]->in[i];
+            bool known = in_piece(piece, x);
+            for (int q = 0; q < n && !known; q++)
+                known = seen[q] == x;
+            if (known)
+                continue;
+            if (n == MX_MAX_IN)
+                return n + 1;
+            seen[n++] = x;
+        }
+    return n;
+}
+
+/* Uses of the members by each other; sign -1 takes them back. */
+static void count_uses(const cluster *piece, int *uses, int sign)
+{
+    for (int m = 0; m < piece->n; m++)
+        for (int i = 0; i < piece->member[m]->n_in; i++)
+            if (in_piece(piece, piece->member[m]->in[i]))
+                uses[piece->member[m]->in[i]->id] += sign;
+}
+
+/* Can the piece be a node? Gives it its space. */
+static bool is_within_limits(const fuser *f, cluster *piece, int *uses)
+{
+    int n_out = 0;
+    piece->space = mx_group_space(piece->member[0]);
+    for (int m = 1; m < piece->n; m++) {
+        mx_shape space = mx_group_space(piece->member[m]);
+        if (elements(&space) > elements(&piece->space))
+            piece->space = space;
+    }
+    for (int m = 0; m < piece->n && piece->n > 1; m++)
+        if (!mx_group_accepts(piece->member[m], &piece->space))
+            return false;
+    count_uses(piece, uses, 1);
+    for (int m = 0; m < piece->n; m++)
+        n_out += leaves(f, piece->member[m], uses);
+    count_uses(piece, uses, -1);
+    return n_out <= MX_MAX_OUT && distinct_inputs(piece) <= MX_MAX_IN;
+}
+
+static void emit_piece(fuser *f, cluster *piece, int *uses)
+{
+    cluster *own[MX_GROUP_STEPS]; /* perhaps merged into the group, and still owner of its list */
+    int n_sums = 0;
+    for (int m = 0; m < piece->n; m++)
+        n_sums += mx_group_sums_columns(piece->member[m]);
+    if (n_sums == piece->n)
+        return; /* sums alone: their op has a kernel of its own */
+    for (int m = 0; m < piece->n; m++) {
+        own[m] = f->of[piece->member[m]->id];
+        f->of[piece->member[m]->id] = piece;
+    }
+    count_uses(piece, uses, 1);
+    emit(f, piece, uses);
+    count_uses(piece, uses, -1);
+    for (int m = 0; m < piece->n; m++)
+        f->of[piece->member[m]->id] = own[m];
+}
+
+/* A group with more results than a node can have is emitted in pieces, each as long as it may be.
+ */
 static void emit_within_limits(fuser *f, cluster *c, const int *inside_uses)
 {
     int n_out = 0, n_sums = 0;
@@ -452,22 +527,19 @@ static void emit_within_limits(fuser *f, cluster *c, const int *inside_uses)
         n_sums += mx_group_sums_columns(c->member[m]);
     }
     if (n_sums == c->n)
-        return; /* sums alone: their op has a kernel of its own */
+        return;
     if (n_out <= MX_MAX_OUT) {
         emit(f, c, inside_uses);
         return;
     }
-    int *none = MX_NEW_N(&f->g->arena, int, f->g->n_nodes);
-    for (int m = 0; m < c->n; m++) {
-        if (mx_group_sums_columns(c->member[m]))
-            continue;
-        mx_node *one[1] = {c->member[m]};
-        cluster alone = {.member = one, .n = 1, .space = mx_group_space(c->member[m])};
-        cluster *own =
-            f->of[one[0]->id]; /* perhaps one that was merged into c and still owns its list */
-        f->of[one[0]->id] = &alone;
-        emit(f, &alone, none);
-        f->of[one[0]->id] = own;
+    int *uses = MX_NEW_N(&f->g->arena, int, f->g->n_nodes);
+    for (int from = 0; from < c->n;) {
+        cluster piece = {.member = c->member + from, .n = c->n - from};
+        while (piece.n > 1 && !is_within_limits(f, &piece, uses))
+            piece.n--;
+        (void)is_within_limits(f, &piece, uses);
+        emit_piece(f, &piece, uses);
+        from += piece.n;
     }
 }
 

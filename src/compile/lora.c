@@ -312,13 +312,6 @@ static void freeze_others(pass *p)
     }
 }
 
-/* The model's own dropout (exec/dropout.h) may have declared it. */
-static mx_node *dropout_seed(mx_graph *g)
-{
-    mx_node *seed = mx_graph_find(g, "dropout_seed");
-    return seed ? seed : mx_input(g, "dropout_seed", MX_SCALAR, MX_I64);
-}
-
 static void fail_unmatched(mx_graph *g, const mx_lora *l)
 {
     bool named = !l->only && l->parameters && *l->parameters;
@@ -337,7 +330,7 @@ void mx_pass_lora(mx_graph *g, const mx_lora *l, bool training)
     pass p = {.g = g, .l = l, .of = MX_NEW_N(&scratch, adapter *, n_old),
               .looked_up = MX_NEW_N(&scratch, bool, n_old)};
     if (training && l->dropout > 0)
-        p.seed = dropout_seed(g);
+        p.seed = mx_dropout_seed(g);
     for (int i = 0; i < n_old; i++)
         if (g->node[i]->op == &mx_op_embed)
             p.looked_up[g->node[i]->in[0]->id] = true;

@@ -11,7 +11,7 @@
 #include "ops/collective.h"
 #include <string.h>
 
-enum { ALIGN = 64 }; /* where the device does not say */
+enum { ALIGN = 64, WORK_ALIGN = 256 }; /* ALIGN: where the device does not say */
 
 static mx_place *place_of(const mx_program *p, const mx_node *n, int k)
 {
@@ -193,35 +193,46 @@ static size_t work_share(const mx_program *p, size_t values)
     return share < WORK_LEAST ? WORK_LEAST : share > WORK_MOST ? WORK_MOST : share;
 }
 
-/* Neighbours of an op that adds may be launched together, and then need the sum. */
-static size_t device_work(const mx_program *p, const mx_device_traits *device, size_t most)
+/* Collectives beside other nodes have a workspace of their own behind the others'. */
+typedef struct {
+    size_t work[2]; /* [1]: of collectives beside others */
+} workspace;
+
+static void add_work(workspace *w, const mx_node *n, size_t own)
 {
-    const mx_op *before = NULL;
-    size_t work = 0, sum = 0;
-    for (int i = 0; i < p->n; i++) {
-        const mx_node *n = p->order[i];
-        if (!mx_program_runs(p, n))
-            continue;
-        size_t own = device->work_bytes(n, most);
-        sum = n->op == before && n->op->gpu_work_adds ? sum + own : own;
-        before = n->op;
-        work = sum > work ? sum : work;
-    }
-    return work;
+    bool beside = mx_collective_is_beside(n);
+    w->work[beside] = own > w->work[beside] ? own : w->work[beside];
 }
 
-/* Collectives beside other nodes have a workspace of their own behind the others'. */
-static size_t host_work(mx_program *p)
+static size_t behind(const workspace *w)
 {
-    size_t work[2] = {0};
+    return (w->work[0] + WORK_ALIGN - 1) / WORK_ALIGN * WORK_ALIGN;
+}
+
+static size_t whole(const workspace *w)
+{
+    return w->work[1] ? behind(w) + w->work[1] : w->work[0];
+}
+
+static void find_work(mx_program *p, const mx_device_traits *device)
+{
+    workspace host = {{0}}, own = {{0}};
+    const mx_op *before = NULL;
+    size_t most = work_share(p, p->value_bytes), sum = 0;
     for (int i = 0; i < p->n; i++) {
         const mx_node *n = p->order[i];
-        size_t own = n->op->work_bytes ? n->op->work_bytes(n, p->n_threads) : 0;
-        bool beside = mx_collective_is_beside(n);
-        work[beside] = own > work[beside] ? own : work[beside];
+        add_work(&host, n, n->op->work_bytes ? n->op->work_bytes(n, p->n_threads) : 0);
+        if (!device->work_bytes || !mx_program_runs(p, n))
+            continue;
+        /* Neighbours of an op that adds may be launched together, and then need the sum. */
+        sum = (n->op == before && n->op->gpu_work_adds ? sum : 0) + device->work_bytes(n, most);
+        before = n->op;
+        add_work(&own, n, sum);
     }
-    p->beside_at = (work[0] + ALIGN - 1) / ALIGN * ALIGN;
-    return work[1] ? p->beside_at + work[1] : work[0];
+    const workspace *w = device->work_bytes ? &own : &host;
+    p->host_work_bytes = whole(&host);
+    p->work_bytes = whole(w);
+    p->beside_at = w->work[1] ? behind(w) : w->work[0];
 }
 
 static void count_bytes(mx_program *p, const mx_node *n)
@@ -255,9 +266,7 @@ void mx_program_count(mx_program *p, const mx_device_traits *device)
 {
     for (int i = 0; i < p->n; i++)
         count_bytes(p, p->order[i]);
-    p->host_work_bytes = host_work(p);
-    p->work_bytes = device->work_bytes ? device_work(p, device, work_share(p, p->value_bytes))
-                                       : p->host_work_bytes;
+    find_work(p, device);
     p->scratch_bytes = p->value_bytes + p->work_bytes;
     p->bytes.inputs = (double)p->given_bytes;
     p->bytes.workspace = (double)(p->work_bytes + device->gemm_work_bytes);

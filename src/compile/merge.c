@@ -8,23 +8,44 @@
  * that touches them. The weights' rows are copied together in every step, and again for the
  * backward pass, rather than kept so long (remat.c).
  *
+ * On a mesh weights are put together before ranks gather them, where every rank has whole rows' parts:
+ *     gather(Wq), gather(Wk), gather(Wv)   ->   gather([Wq; Wk; Wv])
+ * one collective instead of three, and one for their gradients.
+ *
  * Where it pays: three or more. Of two, gate and up, the GEMMs gain nothing by themselves; they are
  * one kernel where SwiGLU is their epilogue. Weights that are not trained stay as they are.
  */
 #include "compile/rules.h"
 
 #include "ops.h"
+#include "ops/collective.h"
 #include "ops/matmul.h"
 #include <string.h>
 
 enum { ENOUGH = 3, ALIGN = 8 }; /* ALIGN: elements; strided views begin at 16 bytes */
 
-/* A weight in a matrix of its own, as it is or cast. */
+/* Columns of all ranks put together: the rows of several weights may be, before that. */
+static bool is_gathered(const mx_node *w)
+{
+    return w->op == &mx_op_all_gather && ((const mx_collective_attr *)w->attr)->dim == 1;
+}
+
+/* A weight in a matrix of its own, as it is or cast, of this rank or of all. */
 static bool is_weight(const mx_node *w)
 {
-    const mx_node *v = w->op == &mx_op_cast ? w->in[0] : w;
+    const mx_node *v = is_gathered(w) ? w->in[0] : w;
+    v = v->op == &mx_op_vary ? v->in[0] : v;
+    v = v->op == &mx_op_cast ? v->in[0] : v;
     const mx_var_attr *a = v->attr;
     return v->op == &mx_op_variable && a->kind == MX_VAR_WEIGHT && !a->frozen && w->type.ndim == 2;
+}
+
+static bool lie_alike(const mx_node *a, const mx_node *b)
+{
+    const mx_collective_attr *x = a->attr, *y = b->attr;
+    if (!is_gathered(a) || !is_gathered(b))
+        return is_gathered(a) == is_gathered(b);
+    return x->axes == y->axes && x->size == y->size && x->varying == y->varying;
 }
 
 static bool is_candidate(const mx_node *n)
@@ -39,6 +60,7 @@ static bool is_candidate(const mx_node *n)
 static bool goes_with(const mx_rewriter *r, const mx_node *a, const mx_node *b)
 {
     return a->in[1]->type.dtype == b->in[1]->type.dtype && a->in[1] != b->in[1] &&
+           lie_alike(a->in[1], b->in[1]) &&
            mx_remat_keeps_gemm(r->remat, a) == mx_remat_keeps_gemm(r->remat, b);
 }
 
@@ -60,9 +82,13 @@ static void build(mx_graph *g, mx_node *n, mx_match *m)
 {
     mx_node *w[MX_MATCH_NODES];
     int64_t sizes[MX_MATCH_NODES];
-    for (int i = 0; i < m->n; i++)
+    const mx_collective_attr *ranks = is_gathered(n->in[1]) ? n->in[1]->attr : NULL;
+    for (int i = 0; i < m->n; i++) {
         w[i] = m->at[i]->in[1], sizes[i] = w[i]->type.dim[0];
-    mx_node *y = mx_matmul(g, "*d,fd->*f", n->in[0], mx_concat(g, m->n, w, 0));
+        w[i] = ranks ? w[i]->in[0] : w[i];
+    }
+    mx_node *all = mx_concat(g, m->n, w, 0);
+    mx_node *y = mx_matmul(g, "*d,fd->*f", n->in[0], ranks ? mx_all_gather(g, all, *ranks) : all);
     mx_node *views = mx_split(g, y, m->n, sizes);
     for (int i = 0; i < m->n; i++)
         mx_match_replace(m, m->at[i], mx_output(g, views, i));

@@ -12,6 +12,7 @@
  *   offload     which of those it keeps in host memory, and when they go and come
  *   overlap     collectives that go on beside other nodes
  *   fuse        elementwise chains and row ops -> one kernel
+ *   waits       waits for collectives come right before what needs them
  *   schedule    = mx_graph_order on (seq, id)
  *   memory      liveness and offsets (memory.c)
  *

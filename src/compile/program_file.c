@@ -317,7 +317,8 @@ static void order_as_read(mx_program *p, mx_graph *g)
 {
     p->n = g->n_nodes;
     p->order = MX_NEW_N(&p->arena, mx_node *, p->n + 1);
-    memcpy(p->order, g->node, sizeof *g->node * (size_t)p->n);
+    for (int i = 0; i < p->n; i++)
+        p->order[i] = g->node[i];
 }
 
 static mx_status read_graph(mx_codec *c, mx_graph *g, record *all, int n,

@@ -57,6 +57,19 @@ static mx_node *behind_views(mx_node *x)
     return x;
 }
 
+/* Weights put together (merge.c): copied together again rather than kept from pass to pass. */
+static bool concats_weights(const mx_node *n)
+{
+    if (n->op != &mx_op_concat)
+        return false;
+    for (int i = 0; i < n->n_in; i++) {
+        const mx_node *w = n->in[i]->op == &mx_op_vary ? n->in[i]->in[0] : n->in[i];
+        if (!is_source(w->op == &mx_op_cast ? w->in[0] : w))
+            return false;
+    }
+    return true;
+}
+
 /* A weight that ranks have put together, or the numbers of one that lies in codes, or random
  * numbers. It is made again for the backward pass, whatever the policy ("reshard after forward"):
  * kept, it would be a copy of the model on every rank. */
@@ -67,7 +80,8 @@ static bool is_made_again(const mx_node *n)
     if (n->op == &mx_op_dequantize || n->op == &mx_op_random_uniform)
         return true;
     return n->op == &mx_op_all_gather &&
-           (is_source(behind_views(n->in[0])) || is_made_again(n->in[0]));
+           (is_source(behind_views(n->in[0])) || is_made_again(n->in[0]) ||
+            concats_weights(n->in[0]));
 }
 
 /* Is the value there in the backward pass without being kept for its own sake? */
@@ -86,23 +100,14 @@ static bool available(remat *r, const mx_node *n)
     return r->available[n->id] == 1;
 }
 
-/* Weights put together (merge.c): copied together again rather than kept from pass to pass. */
-static bool concats_weights(const mx_node *n)
-{
-    if (n->op != &mx_op_concat)
-        return false;
-    for (int i = 0; i < n->n_in; i++)
-        if (!is_source(n->in[i]->op == &mx_op_cast ? n->in[i]->in[0] : n->in[i]))
-            return false;
-    return true;
-}
-
 /* A model's own split is a copy on devices without strided views, and kept rather than made twice.
  * One that stands for several matmuls (merge.c) is computed again where they would be. */
 static bool is_models_split(const mx_node *n)
 {
-    return n->op == &mx_op_split &&
-           !(n->in[0]->op == &mx_op_matmul && concats_weights(n->in[0]->in[1]));
+    if (n->op != &mx_op_split || n->in[0]->op != &mx_op_matmul)
+        return n->op == &mx_op_split;
+    const mx_node *w = n->in[0]->in[1];
+    return !concats_weights(w->op == &mx_op_all_gather ? w->in[0] : w);
 }
 
 /* Should this forward value be kept? `user` is the node on whose behalf we ask. */

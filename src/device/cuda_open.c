@@ -90,6 +90,7 @@ const mx_device_traits mx_cuda_traits = {
     .before_autodiff = before_autodiff,
     .behind_remat = behind_remat,
     .strided_views = true,
+    .overlaps = true,
     .work_bytes = work_bytes,
     .gemm_work_bytes = MX_GPU_GEMM_WORK,
     .pad_rows = 8, /* a GEMM over a vocabulary that is no multiple of 8 reads the rows behind it */

@@ -36,6 +36,13 @@ typedef struct {
     double all, waited;
 } mx_comm_seconds;
 
+/* A moment in a device's run, by what it has then: how many collectives were issued, or, where they
+ * are over when a run returns, their seconds. */
+typedef struct {
+    int64_t calls;
+    mx_comm_seconds seconds;
+} mx_comm_mark;
+
 static inline mx_device_buffer mx_device_range(mx_device_buffer b, size_t at, size_t bytes)
 {
     return (mx_device_buffer){b.handle, b.offset + at, bytes};
@@ -114,8 +121,10 @@ struct mx_device {
     mx_status (*fill)(mx_device *d, mx_device_buffer dst, const mx_fill *f); /* may refuse some */
     mx_status (*convert)(mx_device *d, mx_device_buffer dst, mx_dtype to, mx_device_buffer src,
                          mx_dtype from);
-    /* Of all runs so far: NULL, it does not know. */
-    mx_comm_seconds (*comm_seconds)(const mx_device *d);
+    /* The moment now, and the seconds of all collectives before a moment, which are over; moments
+     * are asked for in their order. NULL: it does not know. */
+    mx_comm_mark (*comm_mark)(const mx_device *d);
+    mx_comm_seconds (*comm_seconds)(mx_device *d, mx_comm_mark at);
     /* The rate of its arithmetic, measured in a moment, where the chip's is not in the traits. */
     double (*measure_flops)(mx_device *d, mx_dtype dtype, int n_threads);
 
@@ -208,8 +217,10 @@ void mx_session_allow_any_order(mx_session *s);
 /* Programs added from now on time the algorithms of their GEMMs. */
 void mx_session_search(mx_session *s);
 
-/* The seconds of all collectives of its programs so far; zeros where the device does not know. */
-mx_comm_seconds mx_session_comm_seconds(const mx_session *s);
+/* The seconds of its programs' collectives between two moments, once both are past; zeros where the
+ * device does not know. */
+mx_comm_mark mx_session_comm_mark(const mx_session *s);
+mx_comm_seconds mx_session_comm_seconds(mx_session *s, mx_comm_mark from, mx_comm_mark to);
 /* Where collectives of programs added from now on find their group: of these axes (ir/mesh.h), for
  * this rank; NULL: it is alone. Without it all are. */
 typedef struct mx_process_group *(*mx_group_finder)(void *ctx, unsigned axes);

@@ -73,9 +73,18 @@ void mx_session_share_groups(mx_session *s, const mx_session *other)
     mx_session_set_groups(s, other->find_group, other->group_ctx);
 }
 
-mx_comm_seconds mx_session_comm_seconds(const mx_session *s)
+mx_comm_mark mx_session_comm_mark(const mx_session *s)
 {
-    return s->device->comm_seconds ? s->device->comm_seconds(s->device) : (mx_comm_seconds){0};
+    return s->device->comm_mark ? s->device->comm_mark(s->device) : (mx_comm_mark){0};
+}
+
+mx_comm_seconds mx_session_comm_seconds(mx_session *s, mx_comm_mark from, mx_comm_mark to)
+{
+    mx_device *d = s->device;
+    if (!d->comm_seconds)
+        return (mx_comm_seconds){0};
+    mx_comm_seconds a = d->comm_seconds(d, from), b = d->comm_seconds(d, to);
+    return (mx_comm_seconds){b.all - a.all, b.waited - a.waited};
 }
 
 int mx_session_threads(const mx_session *s)

@@ -37,7 +37,7 @@ void mx_pass_dropout(mx_graph *g, double rate)
     if (!(rate > 0) || g->error)
         return;
     mx_arena scratch = {0};
-    mx_node *seed = mx_input(g, "dropout_seed", MX_SCALAR, MX_I64);
+    mx_node *seed = mx_dropout_seed(g);
     mx_node **now = MX_NEW_N(&scratch, mx_node *, n_old);
     for (int i = 0; i < n_old; i++)
         if (*target(g->node[i], name, sizeof name)) {

@@ -186,6 +186,7 @@ mx_status mx_mesh_configure(mx_mesh_plan *p, const mx_config *c, int processes)
     MX_TRY(read_rules(p, c));
     MX_TRY(read_context(&p->how, c));
     p->how.sharding_tolerance = mx_config_float(c, "sharding_tolerance");
+    p->how.no_overlap = !mx_config_bool(c, "overlap_collectives");
     p->how.exchange_factor = mx_config_float(c, "ragged_buffer_factor");
     p->how.optimizer_over_data = mx_config_bool(c, "shard_optimizer_over_data");
     p->how.mesh = &p->mesh;
@@ -259,6 +260,7 @@ mx_status mx_mesh_use(mx_mesh_plan *p, const mx_config *c, const mx_mesh *m)
     MX_TRY(read_rules(p, c));
     MX_TRY(read_context(&p->how, c));
     p->how.sharding_tolerance = mx_config_float(c, "sharding_tolerance");
+    p->how.no_overlap = !mx_config_bool(c, "overlap_collectives");
     p->how.exchange_factor = mx_config_float(c, "ragged_buffer_factor");
     p->how.mesh = &p->mesh;
     p->how.rules = &p->rules;

@@ -48,6 +48,24 @@ bool mx_pipeline_is_like(const mx_pipeline *p, int stage, int other)
     return true;
 }
 
+void mx_count_parameters(const mx_graph *g, double *all, double *trained)
+{
+    *all = *trained = 0;
+    for (int i = 0; i < g->n_nodes; i++) {
+        const mx_node *n = g->node[i];
+        const mx_var_attr *v = n->attr;
+        if (n->op != &mx_op_variable || v->kind != MX_VAR_WEIGHT ||
+            mx_graph_find(g, n->name) != n) /* several stages may have it */
+            continue;
+        const mx_type *whole = n->box ? &n->box->whole : &n->type;
+        double size = (double)mx_type_bytes(whole) / (double)mx_dtype_bytes(whole->dtype);
+        if (v->quantized && n->type.dtype == MX_U8)
+            size *= 2; /* two lie in a byte */
+        *all += size;
+        *trained += v->frozen ? 0 : size;
+    }
+}
+
 /* The programs of its stage. */
 static mx_status compile_chunks(mx_pipeline *p)
 {
@@ -82,6 +100,7 @@ mx_status mx_pipeline_plan(mx_pipeline *p, mx_node *loss, const mx_pipeline_opti
     else
         MX_TRY(mx_compile_joint(&p->joint, loss, MX_GRADS_ACCUMULATE, &c));
     sum_up_work(p);
+    mx_count_parameters(&p->joint, &p->parameters, &p->trainable);
     return compile_chunks(p);
 }
 

@@ -54,6 +54,7 @@ typedef struct {
     mx_stages stages;
     mx_layer_chunks cut;
     mx_pipeline_schedule schedule;
+    double parameters, trainable; /* numbers, of all stages */
     uint64_t *work; /* of each chunk, all stages: equal where the nodes are */
     mx_session *session;
     mx_process_group *group; /* borrows; of the stage axis, for the messages */
@@ -84,6 +85,8 @@ mx_status mx_pipeline_bind(mx_pipeline *p, mx_session *s, mx_process_group *grou
 mx_status mx_pipeline_run(mx_pipeline *p, const mx_pipeline_feed *feed) MX_MUST_USE;
 void mx_pipeline_close(mx_pipeline *p);
 
+/* How many numbers the weights of a graph have, and those of them that are trained. */
+void mx_count_parameters(const mx_graph *g, double *all, double *trained);
 /* Bytes of one stage's slots, and the most that a program needs of shared memory beside them. */
 size_t mx_pipeline_slot_bytes(const mx_pipeline *p);
 size_t mx_pipeline_shared_bytes(const mx_pipeline *p);

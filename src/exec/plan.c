@@ -135,24 +135,6 @@ static void add_memory(mx_plan *plan, const mx_program *p)
     find_largest(plan, p);
 }
 
-static void count_parameters(mx_plan *plan, const mx_graph *g)
-{
-    plan->parameters = plan->trainable = 0;
-    for (int i = 0; i < g->n_nodes; i++) {
-        const mx_node *n = g->node[i];
-        const mx_var_attr *v = n->attr;
-        if (n->op != &mx_op_variable || v->kind != MX_VAR_WEIGHT ||
-            mx_graph_find(g, n->name) != n) /* several stages may have it */
-            continue;
-        const mx_type *whole = n->box ? &n->box->whole : &n->type;
-        double size = (double)mx_type_bytes(whole) / (double)mx_dtype_bytes(whole->dtype);
-        if (v->quantized && n->type.dtype == MX_U8)
-            size *= 2; /* two lie in a byte */
-        plan->parameters += size;
-        plan->trainable += v->frozen ? 0 : size;
-    }
-}
-
 /* The programs of a stage, with room for its microbatches in flight. */
 static void add_pipeline(mx_plan *plan, const mx_pipeline *p)
 {
@@ -170,7 +152,8 @@ static void add_pipeline_cost(mx_plan *plan, const mx_pipeline *p, const mx_plan
     for (int i = 0; i < p->how.repeats * MX_STAGE_PARTS; i++)
         add_cost(plan, &p->chunk[i / MX_STAGE_PARTS].program[i % MX_STAGE_PARTS],
                  p->how.microbatches, d);
-    count_parameters(plan, &p->joint);
+    plan->parameters = p->parameters;
+    plan->trainable = p->trainable;
 }
 
 void mx_plan_of(mx_plan *p, mx_programs *programs, const mx_batch_plan *batch,
@@ -188,7 +171,7 @@ void mx_plan_of(mx_plan *p, mx_programs *programs, const mx_batch_plan *batch,
                                    mx_pipeline_slot_bytes(&programs->eval_pipeline));
         add_pipeline_cost(p, &programs->pipeline, device);
     } else {
-        count_parameters(p, &programs->step.graph);
+        mx_count_parameters(&programs->step.graph, &p->parameters, &p->trainable);
         add_cost(p, &programs->step.program, (double)batch->accumulation, device);
     }
     if (programs->accumulates)

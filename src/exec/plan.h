@@ -28,6 +28,7 @@ typedef struct {
     double variables[MX_VAR_KIND_COUNT];   /* bytes, by class */
     double inputs;                         /* bytes, of all programs */
     double activations, workspace;         /* bytes, of the programs that need the most */
+    double beside; /* bytes of what is there beside the programs: other models, caches */
     double total;                          /* bytes, on the device */
     double on_host;                        /* bytes beside it, of variables in host memory */
     double offloaded;                      /* ... and of activations */

@@ -18,7 +18,7 @@
 #include "exec/pipeline.h"
 #include "exec/step_config.h"
 
-typedef struct {
+typedef struct mx_programs_request {
     mx_step_options options; /* how all of them are compiled; kinds and batches are set here */
     mx_batch_plan batch;
     int64_t eval_batch;  /* sequences of a batch of evaluation; 0: there is none */

@@ -149,6 +149,8 @@ static mx_status code_pipeline(programs_codec *k, mx_pipeline *p, const mx_pipel
     for (int i = 0; i < p->how.repeats; i++)
         MX_TRY(code_chunk(k, &p->chunk[i]));
     int n = p->n_shared;
+    mx_code_f64(&k->c, &p->parameters);
+    mx_code_f64(&k->c, &p->trainable);
     code_bytes(&k->c, &p->others_bytes);
     mx_code_count(&k->c, &n);
     if (reads)

@@ -132,6 +132,7 @@ mx_status mx_saved_programs_make(const mx_saved_request *r, mx_str *note)
     mx_status st;
     size_t bytes = 0;
     char a[32];
+    mx_config_forget(c, MX_KEY_SHAPE); /* but for what the model was made of */
     MX_TRY_OUT(st, mx_mesh_configure(&mesh, c, r->processes));
     if (mesh.ranks > 1)
         MX_TRY_OUT(st, mx_mesh_check(&mesh, c, r->model));

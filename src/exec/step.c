@@ -184,6 +184,12 @@ static void check_mesh(mx_graph *g, const mx_step_options *o)
         mx_graph_fail(g, "%s does not run on a mesh yet; leave mesh= or it out", what);
 }
 
+static void drop(mx_graph *g, const mx_step_options *o)
+{
+    mx_pass_dropout(g, o->dropout);
+    mx_pass_attention_dropout(g, o->attention_dropout);
+}
+
 mx_node *mx_step_build(mx_graph *g, const mx_model_spec *m, const mx_step_options *o)
 {
     mx_build b;
@@ -193,7 +199,7 @@ mx_node *mx_step_build(mx_graph *g, const mx_model_spec *m, const mx_step_option
     mx_node *loss = wanted_loss(g, &h, &b, o);
     check_mesh(g, o);
     if (shape.training)
-        mx_pass_dropout(g, o->dropout);
+        drop(g, o);
     if (o->lora)
         mx_pass_lora(g, o->lora, false);
     freeze(g, o);
@@ -238,7 +244,7 @@ static mx_status compile(mx_step *s, const mx_model_spec *m, const mx_step_optio
                       "trains and reward_model_path judges with", MX_SCORE_WEIGHT);
     check_mesh(g, o);
     if (shape.training)
-        mx_pass_dropout(g, o->dropout);
+        drop(g, o);
     if (o->lora && o->lora->slots)
         mx_pass_lora_slots(g, o->lora->slots, o->lora->rank);
     else if (o->lora)

@@ -27,7 +27,7 @@ struct mx_step_options {
     mx_compile_options compile;
     double z_loss;
     double temperature; /* that the logits of MX_STEP_NEXT are divided by; 0 means 1 */
-    double dropout;     /* of steps that train: exec/dropout.h */
+    double dropout, attention_dropout; /* of steps that train: exec/dropout.h */
     const char *trainable; /* comma-separated patterns; NULL or "": every weight */
     const char *frozen;    /* of those, patterns that are not; NULL: none */
     /* Builds the loss, the root "loss", of `settings`; NULL: the next token of every document. */

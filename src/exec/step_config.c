@@ -211,6 +211,14 @@ mx_status mx_compute_dtype(const mx_config *cfg, const char *unset, mx_dtype *ou
                    mx_config_where(cfg, "dtype"), name);
 }
 
+static mx_status read_rate(const mx_config *cfg, const char *key, double *out)
+{
+    *out = mx_config_float(cfg, key);
+    if (*out >= 1)
+        return mx_fail(MX_USAGE, "%s: %s=1 would leave nothing", mx_config_where(cfg, key), key);
+    return MX_OK;
+}
+
 mx_status mx_step_configure(mx_step_options *o, const mx_config *cfg, const mx_model_spec *m,
                             mx_step_kind kind, int64_t batch, mx_arena *a)
 {
@@ -221,10 +229,8 @@ mx_status mx_step_configure(mx_step_options *o, const mx_config *cfg, const mx_m
     if (mx_config_bool(cfg, "use_qk_clip"))
         o->shape.qk_clip = mx_config_float(cfg, "qk_clip_threshold");
     o->z_loss = mx_config_float(cfg, "z_loss_multiplier");
-    o->dropout = mx_config_float(cfg, "dropout_rate");
-    if (o->dropout >= 1)
-        return mx_fail(MX_USAGE, "%s: dropout_rate=1 would leave nothing",
-                       mx_config_where(cfg, "dropout_rate"));
+    MX_TRY(read_rate(cfg, "dropout_rate", &o->dropout));
+    MX_TRY(read_rate(cfg, "attention_dropout", &o->attention_dropout));
     o->trainable = joined(cfg, "trainable_parameters_mask", a);
     MX_TRY(configure_images(o, cfg, m));
     MX_TRY(mx_lora_from_config(cfg, a, &o->lora));

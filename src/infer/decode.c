@@ -59,20 +59,55 @@ static int64_t images_of(const mx_decode *d)
     return d->batch * (d->spec.size ? 1 : d->image_tokens / d->spec.tokens);
 }
 
-static mx_status open_runner(mx_decode *d, runner *r, const mx_model_spec *m, int64_t seq,
-                             const mx_decode_settings *o)
+static mx_step_options runner_options(const mx_decode *d, int64_t seq, int64_t images,
+                                      const mx_decode_settings *o)
 {
     int64_t run = o->image_tokens > LEAST_RUN ? o->image_tokens : LEAST_RUN;
     if (o->one_path) /* keys lie by position, as in training: no ring */
         run = d->max_length;
-    mx_step_options so = {.kind = MX_STEP_NEXT, .compile = o->compile, .lora = o->lora,
-                          .temperature = o->temperature,
-                          .shape = {.batch = d->batch, .seq = seq, .cache_len = d->max_length,
-                                    .images = r == &d->image ? images_of(d) : 0,
-                                    .places = d->spec.places,
-                                    .max_run = run,
-                                    .one_path = o->one_path,
-                                    .cache_dtype = o->compile.compute}};
+    return (mx_step_options){.kind = MX_STEP_NEXT,
+                             .compile = o->compile,
+                             .lora = o->lora,
+                             .temperature = o->temperature,
+                             .shape = {.batch = d->batch,
+                                       .seq = seq,
+                                       .cache_len = d->max_length,
+                                       .images = images,
+                                       .places = d->spec.places,
+                                       .max_run = run,
+                                       .one_path = o->one_path,
+                                       .cache_dtype = o->compile.compute}};
+}
+
+/* Tokens of a prompt that are fed at once. */
+static int64_t prompt_run(const mx_decode_settings *o)
+{
+    int64_t run = o->prompt_hint > 0 && o->prompt_hint < PROMPT_RUN ? o->prompt_hint : PROMPT_RUN;
+    return run < o->max_length ? run : o->max_length;
+}
+
+mx_status mx_decode_bytes(const mx_model_spec *m, const mx_decode_settings *o, double *bytes)
+{
+    mx_decode d = {.batch = o->batch, .max_length = o->max_length};
+    int64_t run = prompt_run(o);
+    double cache = 0;
+    *bytes = 0;
+    for (int i = 0; i < (run > 1 ? 2 : 1); i++) {
+        mx_step s = {0};
+        mx_step_options so = runner_options(&d, i ? run : 1, 0, o);
+        MX_TRY(mx_step_plan(&s, m, &so));
+        *bytes += s.program.bytes.inputs;
+        cache = s.program.bytes.variables[MX_VAR_CACHE];
+        mx_step_close(&s);
+    }
+    *bytes += cache;
+    return MX_OK;
+}
+
+static mx_status open_runner(mx_decode *d, runner *r, const mx_model_spec *m, int64_t seq,
+                             const mx_decode_settings *o)
+{
+    mx_step_options so = runner_options(d, seq, r == &d->image ? images_of(d) : 0, o);
     so.compile.n_threads = mx_session_threads(d->session);
     MX_TRY(mx_step_open(&r->step, d->session, m, &so));
     r->seq = seq;
@@ -116,8 +151,7 @@ mx_status mx_decode_open(mx_decode **out, mx_session *s, const mx_model_spec *m,
         m->family->images(m->config, &d->spec);
     d->length = MX_NEW_N(&d->arena, int64_t, d->batch);
     d->next = MX_NEW_N(&d->arena, int64_t, d->batch);
-    int64_t run = o->prompt_hint > 0 && o->prompt_hint < PROMPT_RUN ? o->prompt_hint : PROMPT_RUN;
-    run = run < d->max_length ? run : d->max_length;
+    int64_t run = prompt_run(o);
     mx_status st = MX_OK;
     if (d->batch > INT_MAX / d->vocab)
         st = mx_fail(MX_USAGE, "%lld sequences of a vocabulary of %lld are too many at once; lower "

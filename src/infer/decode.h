@@ -26,6 +26,9 @@ typedef struct {
 mx_status mx_decode_open(mx_decode **out, mx_session *s, const mx_model_spec *m,
                          const mx_decode_settings *o) MX_MUST_USE;
 void mx_decode_close(mx_decode *d);
+/* What it adds to a session that has the weights, and scratch memory enough: caches and inputs. */
+mx_status mx_decode_bytes(const mx_model_spec *m, const mx_decode_settings *o,
+                          double *bytes) MX_MUST_USE;
 
 /* Feeds n[b] tokens to sequence b, tokens[b][0..n[b]). A sequence with n[b] = 0 stays as it is.
  * Afterwards mx_decode_logits gives, for each fed sequence, the logits after its last token. An

@@ -77,7 +77,6 @@ static mx_status choose_pages(mx_engine *e, int64_t *pages)
     if (bs.keep_hidden) {
         mx_cache_bytes more;
         mx_engine_batch_settings ms = draft_settings(&bs);
-        MX_TRY(mx_engine_check_mtp(o->model));
         MX_TRY(mx_engine_batch_cache_bytes(&o->model->spec, &ms, &more));
         each.token += more.token;
     }
@@ -145,6 +144,8 @@ static mx_status open_all(mx_engine *e)
     e->device_draws = !mx_session_traits(e->session)->host_memory;
     if (o->images && !o->model->spec.family->images)
         return mx_fail(MX_USAGE, "%s is a family without images", o->model->spec.family->name);
+    if (o->mtp && o->draft_tokens > 0)
+        MX_TRY(mx_engine_check_mtp(o->model));
     e->image_spec = image_spec_of(&o->model->spec);
     MX_TRY(choose(e));
     MX_TRY(choose_pages(e, &pages));

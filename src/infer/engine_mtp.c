@@ -25,7 +25,7 @@ mx_status mx_engine_check_mtp(const mx_model_ref *m)
                    "speculative_method=mtp needs a model with MTP layers that are built here "
                    "(num_nextn_predict_layers of DeepSeek V3 and its relatives), and this is %s "
                    "%s; expected speculative_method=ngram",
-                   m->spec.family->name, there ? "" : "without them");
+                   m->spec.family->name, there ? "with others" : "without them");
 }
 
 /* A row of the layer's batch. */

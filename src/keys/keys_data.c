@@ -15,7 +15,7 @@ const mx_key mx_keys_data[] = {
      MX_BY_DATA, "dataset_name=tale:1.0.0 dataset_type=tfds dataset_path=tfds"},
     {"eval_dataset_name", TEXT, DATA, "", 0, "the same for evaluation", 0, 0, MX_BY_DATA,
      "eval_dataset_name=tale:2.0.0 dataset_name=tale:1.0.0 dataset_type=tfds dataset_path=tfds "
-     "eval_split=test eval_interval=1"},
+     "eval_split=validation eval_interval=1"},
     {"eval_dataset_path", TEXT, DATA, "", 0, "file, folder or pattern of the evaluation data",
      "validation_file val_data eval_data", PATH, MX_BY_DATA,
      "eval_dataset_path=eval.jsonl dataset_path=data.jsonl eval_interval=1"},

@@ -36,7 +36,7 @@ const mx_key mx_keys_vision[] = {
     {"tile_size_for_vit", INT, VISION, "336", "1..", "side of a tile", 0, FIXED | PLANNED,
      .instead = "image_size_for_vit is the side of a tile"},
     {"patch_size_for_vit", INT, VISION, "14", "1..", "side of a patch", 0, FIXED, "train plan",
-     "patch_size_for_vit=28 use_multimodal=true vision_encoder_block=gemma3 decoder_block=gemma3"},
+     "patch_size_for_vit=7 use_multimodal=true vision_encoder_block=gemma3 decoder_block=gemma3"},
     {"conv_stride_for_vit", INT, VISION, "14", "1..", "stride of the patch embedding", 0,
      FIXED | PLANNED, .instead = "patches do not overlap: the stride is patch_size_for_vit"},
     {"projector_input_dim_for_vit", INT, VISION, "4096", "1..", "width into the projector", 0,
@@ -67,7 +67,7 @@ const mx_key mx_keys_vision[] = {
      "decoder_block=qwen3"},
     {"out_hidden_size_for_vit", INT, VISION, "512", "1..", "width handed to the decoder", 0, FIXED,
      "train plan",
-     "out_hidden_size_for_vit=64 use_multimodal=true vision_encoder_block=qwen3_vl "
+     "out_hidden_size_for_vit=64 base_emb_dim=64 use_multimodal=true vision_encoder_block=qwen3_vl "
      "decoder_block=qwen3"},
     {"num_position_embeddings_for_vit", INT, VISION, "1024", "1..", "learned positions", 0, FIXED,
      "train plan",

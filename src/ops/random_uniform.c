@@ -70,6 +70,13 @@ mx_node *mx_dropout(mx_graph *g, mx_node *x, mx_node *seed, int64_t stream, doub
     return mx_mul(g, mx_affine(g, x, 1 / (1 - rate), 0), keep);
 }
 
+/* The input that the host writes a seed to before each step. */
+mx_node *mx_dropout_seed(mx_graph *g)
+{
+    mx_node *seed = mx_graph_find(g, "dropout_seed");
+    return seed ? seed : mx_input(g, "dropout_seed", MX_SCALAR, MX_I64);
+}
+
 static mx_cost cost(const mx_node *n)
 {
     return (mx_cost){.flops = 20 * (double)mx_type_count(&n->type)};

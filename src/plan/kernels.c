@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-enum { TILE_M = 128, TILE_N = 256 };
+enum { TILE_M = 128, TILE_N = 256, SPLIT_LEAST = 2048 };
 
 static double operand_bytes(mx_rate r)
 {
@@ -15,13 +15,26 @@ static double operand_bytes(mx_rate r)
     return bytes[r];
 }
 
+/* With the inner dim in `split` parts, whose float32 sums are written and added. */
+static double split_seconds(const mx_plan_chip *c, const mx_plan_gemm *g, double split)
+{
+    double tiles = ceil(g->m / TILE_M) * ceil(g->n / TILE_N) * g->groups * split;
+    double waves = tiles / c->units, full = waves / (0.5 * (waves + ceil(waves)));
+    double rows = g->m / (ceil(g->m / TILE_M) * TILE_M), k = g->k / split;
+    double rate = c->sustained[g->rate] * full * k / (k + c->k_half);
+    double sums = split > 1 ? 2 * 4 * split * g->m * g->n * g->groups : 0;
+    return 2 * g->m * g->n * g->k * g->groups / (rate * (0.5 + 0.5 * rows)) +
+           sums / (c->bytes_per_second * c->memory_share);
+}
+
+/* Where a result has too few tiles for the chip (gradients of small weights, over many tokens),
+ * libraries split the sum; grouped GEMMs do not. */
 static double formula(const mx_plan_chip *c, const mx_plan_gemm *g)
 {
-    double tiles = ceil(g->m / TILE_M) * ceil(g->n / TILE_N) * g->groups;
-    double waves = tiles / c->units, full = waves / (0.5 * (waves + ceil(waves)));
-    double rows = g->m / (ceil(g->m / TILE_M) * TILE_M);
-    double rate = c->sustained[g->rate] * full * g->k / (g->k + c->k_half);
-    return 2 * g->m * g->n * g->k * g->groups / (rate * (0.5 + 0.5 * rows));
+    double best = split_seconds(c, g, 1);
+    for (double split = 2; g->groups == 1 && g->k / split >= SPLIT_LEAST; split *= 2)
+        best = fmin(best, split_seconds(c, g, split));
+    return best;
 }
 
 /* Measured over predicted, of the points near this shape. */

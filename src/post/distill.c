@@ -3,8 +3,8 @@
  *
  * Whether a step is on policy is drawn from (seed, step). Then each row keeps its prompt, the
  * tokens before the first with a label, and what follows is sampled; a row whose prompt leaves no
- * room for max_completion_length tokens stays as it is. On a mesh the rows of all ranks are answered
- * together (mesh_rows.h).
+ * room for max_completion_length tokens stays as it is. On a mesh the rows of all ranks are
+ * answered together (mesh_rows.h).
  */
 #include "base/rng.h"
 #include "post/distill.h"
@@ -28,12 +28,17 @@ typedef struct {
     mx_arena arena;
 } distill_run;
 
+static mx_grpo sampling_of(const mx_distill *s)
+{
+    return (mx_grpo){.generations = 1, .max_completion = s->max_completion,
+                     .temperature = s->temperature};
+}
+
 static mx_status open_samplers(distill_run *d, mx_objective_run *o)
 {
     const mx_distill *s = d->s;
     d->rows = o->microbatch * o->accumulation;
-    d->sampling = (mx_grpo){.generations = 1, .max_completion = s->max_completion,
-                            .temperature = s->temperature};
+    d->sampling = sampling_of(s);
     int64_t all = d->rows * d->parts;
     d->asked = MX_NEW_N(&d->arena, mx_post_prompt, all);
     d->answer = MX_NEW_N(&d->arena, mx_completion, all);
@@ -47,6 +52,27 @@ static mx_status open_samplers(distill_run *d, mx_objective_run *o)
     return mx_sampler_open(&d->other, &d->as_teacher, &d->sampling, all);
 }
 
+static mx_teacher_request request_of(const mx_objective_run *o)
+{
+    const mx_distill *s = o->settings;
+    return (mx_teacher_request){.config = o->config, .path = s->teacher, .options = o->options,
+                                .vocab = o->model->summary.vocab,
+                                .d_model = o->model->summary.d_model, .top_k = s->top_k,
+                                .layers = s->layers, .n_layers = s->n_layers};
+}
+
+static mx_status beside(const mx_objective_run *o, mx_beside *out)
+{
+    const mx_distill *s = o->settings;
+    mx_teacher_request r = request_of(o);
+    mx_grpo sampling = sampling_of(s);
+    MX_TRY(mx_teacher_beside(&r, out));
+    return s->on_policy > 0
+               ? mx_sampler_beside(o, &sampling,
+                                    o->microbatch * o->accumulation * mx_rows_parts(o), out)
+               : MX_OK;
+}
+
 static mx_status open(mx_objective_run *o)
 {
     distill_run *d = mx_realloc(NULL, sizeof *d);
@@ -58,14 +84,12 @@ static mx_status open(mx_objective_run *o)
         return mx_fail(MX_USAGE, "the student has %lld layers, the teacher %d; set "
                        "distill_layer_indices to those whose features are compared",
                        (long long)o->model->summary.n_layers, s->n_layers);
-    mx_teacher_request r = {.config = o->config, .path = s->teacher, .options = o->options,
-                            .tokenizer = o->data->tokenizer,
-                            .rows = o->microbatch, .parts = d->parts,
-                            .beside = o->comm ? o->session : NULL,
-                            .threads = mx_session_threads(o->session),
-                            .vocab = o->model->summary.vocab,
-                            .d_model = o->model->summary.d_model, .top_k = s->top_k,
-                            .layers = s->layers, .n_layers = s->n_layers};
+    mx_teacher_request r = request_of(o);
+    r.tokenizer = o->data->tokenizer;
+    r.rows = o->microbatch;
+    r.parts = d->parts;
+    r.beside = o->comm ? o->session : NULL;
+    r.threads = mx_session_threads(o->session);
     MX_TRY(mx_teacher_open(&d->teacher, &r));
     return s->on_policy > 0 || s->seq_kd ? open_samplers(d, o) : MX_OK;
 }
@@ -212,10 +236,12 @@ const mx_objective mx_objective_distill = {
     .doc = "the distributions of a teacher: MaxText's loss, GKD",
     .verb = "distill",
     .data = "what sft takes",
+    .place = 8,
     .rows = MX_ROWS_DOCUMENTS,
     .read = mx_distill_read,
     .loss = mx_distill_build,
     .open = open,
+    .beside = beside,
     .close = close,
     .next = next,
     .feed = feed,

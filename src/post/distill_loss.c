@@ -7,8 +7,8 @@
  * with a label. Of a teacher's largest k logits, t is their softmax and s the student's over the
  * same k tokens.
  *
- * Logits exist for some places of every row at a time: rows may be shared by ranks, and each has its
- * own then. The gradient by the logits is written down, G, and what
+ * Logits exist for some places of every row at a time: rows may be shared by ranks, and each has
+ * its own then. The gradient by the logits is written down, G, and what
  * follows from it, G W and G^T x, is kept instead of anything as wide as the vocabulary: the loss
  * is its value plus y - y of y = <x, G W> + <W, G^T x>, whose gradients these are.
  */

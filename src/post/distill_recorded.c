@@ -108,6 +108,7 @@ const mx_objective mx_objective_distill_recorded = {
     .verb = "distill",
     .key = "offline_data_dir=DIR",
     .data = "those of that folder",
+    .place = 9,
     .rows = MX_ROWS_SAMPLED,
     .rows_each = rows_each,
     .read = mx_distill_read,

@@ -224,6 +224,14 @@ static mx_status open(mx_objective_run *o)
     return mx_reference_open(&r->live, o, 1, false);
 }
 
+/* Asked ahead, the reference is gone before the first step. */
+static mx_status beside(const mx_objective_run *o, mx_beside *out)
+{
+    return mx_config_bool(o->config, "precompute_ref_log_probs")
+               ? MX_OK
+               : mx_reference_beside(o, 1, false, out);
+}
+
 static void close(mx_objective_run *o)
 {
     dpo_run *r = o->state;
@@ -252,11 +260,13 @@ const mx_objective mx_objective_dpo = {
     .doc = "preferences, against a reference: sigmoid, hinge, ipo, robust, ... of TRL",
     .verb = "dpo",
     .data = "prompt, chosen and rejected",
+    .place = 2,
     .rows = MX_ROWS_PAIRS,
     .read = read,
     .loss = loss,
     .count = mx_count_pairs,
     .open = open,
+    .beside = beside,
     .close = close,
     .feed = feed,
     .measure = mx_tasks_measure,

@@ -208,6 +208,16 @@ static mx_status open(mx_objective_run *o)
     return o->position ? mx_prompts_seek(r->prompts, o->position, o->n_position) : MX_OK;
 }
 
+static mx_status beside(const mx_objective_run *o, mx_beside *out)
+{
+    const mx_grpo *s = o->settings;
+    if (s->sampled)
+        MX_TRY(mx_sampler_beside(o, s, o->microbatch * o->accumulation * mx_rows_parts(o), out));
+    if (s->beta > 0)
+        MX_TRY(mx_reference_beside(o, s->temperature, false, out));
+    return s->iterations > 1 ? mx_reference_beside(o, s->temperature, true, out) : MX_OK;
+}
+
 static void close(mx_objective_run *o)
 {
     grpo_run *r = o->state;
@@ -508,12 +518,14 @@ const mx_objective mx_objective_grpo = {
            "sapo, luspo",
     .verb = "grpo",
     .data = "prompt, and what its rewards need: answer, solution",
+    .place = 7,
     .rows = MX_ROWS_SAMPLED,
     .rows_each = rows_each,
     .read = read,
     .loss = mx_grpo_build,
     .count = count,
     .open = open,
+    .beside = beside,
     .close = close,
     .next = next,
     .feed = feed,

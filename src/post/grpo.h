@@ -89,6 +89,9 @@ mx_reward_input mx_reward_input_of(const mx_post_prompt *asked, const mx_complet
 /* rollout.c: answers by the weights of the run's own session, in place. On a mesh all ranks ask for
  * the answers of all. */
 typedef struct mx_sampler mx_sampler;
+/* The memory that it will take. */
+mx_status mx_sampler_beside(const mx_objective_run *o, const mx_grpo *s, int64_t rows,
+                            mx_beside *out) MX_MUST_USE;
 mx_status mx_sampler_open(mx_sampler **out, const mx_objective_run *o, const mx_grpo *s,
                           int64_t rows) MX_MUST_USE;
 void mx_sampler_close(mx_sampler *s); /* NULL is a no-op */

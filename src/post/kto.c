@@ -130,6 +130,13 @@ static mx_status open(mx_objective_run *o)
     return o->position ? mx_prompts_seek(r->prompts, o->position, o->n_position) : MX_OK;
 }
 
+static mx_status beside(const mx_objective_run *o, mx_beside *out)
+{
+    const settings *s = o->settings;
+    MX_TRY(mx_reference_beside(o, 1, false, out));
+    return s->uses_kl ? mx_reference_beside(o, 1, true, out) : MX_OK;
+}
+
 static void close(mx_objective_run *o)
 {
     kto_run *r = o->state;
@@ -318,12 +325,14 @@ const mx_objective mx_objective_kto = {
     .doc = "good and bad answers, against a reference",
     .verb = "dpo",
     .data = "prompt, completion and label",
+    .place = 4,
     .rows = MX_ROWS_SAMPLED,
     .rows_each = rows_each,
     .read = read,
     .loss = loss,
     .count = count,
     .open = open,
+    .beside = beside,
     .close = close,
     .next = next,
     .feed = feed,
@@ -337,12 +346,14 @@ const mx_objective mx_objective_apo_zero_unpaired = {
     .doc = "the same without what the model says of other answers",
     .verb = "dpo",
     .data = "prompt, completion and label",
+    .place = 5,
     .rows = MX_ROWS_SAMPLED,
     .rows_each = rows_each,
     .read = read_apo,
     .loss = loss,
     .count = count,
     .open = open,
+    .beside = beside,
     .close = close,
     .next = next,
     .feed = feed,

@@ -86,6 +86,7 @@ const mx_objective mx_objective_orpo = {
     .doc = "preferences by odds ratio, beside the likelihood of the chosen answers; no reference",
     .verb = "dpo",
     .data = "prompt, chosen and rejected",
+    .place = 3,
     .rows = MX_ROWS_PAIRS,
     .read = read,
     .loss = loss,

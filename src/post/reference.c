@@ -89,14 +89,11 @@ out:
     return st;
 }
 
-mx_status mx_reference_open(mx_reference **out, const mx_objective_run *o, double temperature,
-                            bool policy)
+static void configure(mx_reference *r, const mx_objective_run *o, double temperature, bool policy)
 {
     const mx_config *c = o->config;
-    mx_reference *r = mx_realloc(NULL, sizeof *r);
     *r = (mx_reference){.o = o, .options = *o->options, .settings = {temperature}};
     bool restored = *mx_config_text(c, "lora.lora_restore_path") != 0;
-    *out = r;
     r->options.kind = MX_STEP_LOSS;
     r->options.loss = logps;
     r->options.settings = &r->settings;
@@ -104,6 +101,25 @@ mx_status mx_reference_open(mx_reference **out, const mx_objective_run *o, doubl
     r->own = !policy && (!r->options.lora || restored || *mx_config_text(c, "reference_path"));
     if (!restored && !policy)
         r->options.lora = NULL;
+}
+
+mx_status mx_reference_beside(const mx_objective_run *o, double temperature, bool policy,
+                              mx_beside *out)
+{
+    mx_reference r;
+    configure(&r, o, temperature, policy);
+    r.options.shape.batch = r.options.compile.partition ? o->microbatch * o->n_ranks
+                                                        : o->microbatch;
+    return mx_beside_step(out, policy ? "policy" : "reference", o->model, &r.options, !policy && r.own);
+}
+
+mx_status mx_reference_open(mx_reference **out, const mx_objective_run *o, double temperature,
+                            bool policy)
+{
+    const mx_config *c = o->config;
+    mx_reference *r = mx_realloc(NULL, sizeof *r);
+    configure(r, o, temperature, policy);
+    *out = r;
     r->session = o->session;
     if (r->own) {
         MX_TRY(mx_session_open(&r->session, mx_config_text(c, "device"),

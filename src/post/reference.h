@@ -16,6 +16,9 @@ typedef struct mx_reference mx_reference;
  * mx_reference_run is called. */
 mx_status mx_reference_open(mx_reference **out, const mx_objective_run *o, double temperature,
                             bool policy) MX_MUST_USE;
+/* The memory that it will take. */
+mx_status mx_reference_beside(const mx_objective_run *o, double temperature, bool policy,
+                              mx_beside *out) MX_MUST_USE;
 void mx_reference_close(mx_reference *r); /* NULL is a no-op */
 
 /* Rows [row, row + rows) of b: (rows, S) log-probabilities of their labels, 0 where there is none;

@@ -40,7 +40,8 @@ mx_node *mx_scores_of(mx_graph *g, const mx_head *h, const mx_build *b)
     mx_node *last = mx_rows_input(g, "last", MX_SHAPE(b->batch, b->seq), MX_F32, MX_ROWS_AXES);
     h->hidden->axes = "activation_embed_and_logits_batch,activation_length,";
     mx_node *zero = mx_constant(g, MX_SCALAR, h->hidden->type.dtype, 0);
-    mx_node *only = mx_where(g, mx_reshape(g, last, MX_SHAPE(b->batch, b->seq, 1)), h->hidden, zero);
+    mx_node *is_last = mx_reshape(g, last, MX_SHAPE(b->batch, b->seq, 1));
+    mx_node *only = mx_where(g, is_last, h->hidden, zero);
     mx_node *x = mx_sum_to(g, only, MX_SHAPE(b->batch, 1, d));
     return mx_matmul_as(g, "*d,fd->*f", mx_reshape(g, x, MX_SHAPE(b->batch, d)), h->weight, MX_F32);
 }
@@ -101,6 +102,7 @@ const mx_objective mx_objective_reward = {
     .doc = "a reward model: one score, higher for the better answer",
     .verb = "dpo",
     .data = "prompt, chosen and rejected",
+    .place = 6,
     .rows = MX_ROWS_PAIRS,
     .adapt = mx_classes_make_reward,
     .read = read,

@@ -51,16 +51,44 @@ mx_reward_input mx_reward_input_of(const mx_post_prompt *asked, const mx_complet
                              .truncated = c->truncated};
 }
 
+static mx_decode_settings decode_settings(const mx_objective_run *o, const mx_grpo *s,
+                                          int64_t rows)
+{
+    const mx_step_options *so = o->options;
+    int64_t most = so->compile.device->host_memory ? MOST_AT_ONCE : MOST_ON_GPU;
+    if (s->at_once > 0)
+        most = s->at_once;
+    most *= mx_rows_parts(o);
+    return (mx_decode_settings){.batch = rows < most ? rows : most,
+                                .max_length = so->shape.seq,
+                                .lora = so->lora,
+                                .temperature = s->temperature,
+                                .one_path = true,
+                                .compile = {.compute = so->compile.compute,
+                                            .reads_copies = true,
+                                            .partition = so->compile.partition,
+                                            .narrow_frozen = so->compile.narrow_frozen,
+                                            .frozen_codes = so->compile.frozen_codes}};
+}
+
+mx_status mx_sampler_beside(const mx_objective_run *o, const mx_grpo *s, int64_t rows,
+                            mx_beside *out)
+{
+    double bytes;
+    mx_decode_settings d = decode_settings(o, s, rows);
+    d.compile.device = o->options->compile.device;
+    MX_TRY(mx_decode_bytes(o->model, &d, &bytes));
+    mx_beside_add(out, "rollout cache", bytes);
+    return MX_OK;
+}
+
 mx_status mx_sampler_open(mx_sampler **out, const mx_objective_run *o, const mx_grpo *s,
                           int64_t rows)
 {
     mx_sampler *x = mx_realloc(NULL, sizeof *x);
     const json_t *eos = json_object_get(o->model->json, "eos_token_id");
-    int64_t most = mx_session_traits(o->session)->host_memory ? MOST_AT_ONCE : MOST_ON_GPU;
-    if (s->at_once > 0)
-        most = s->at_once;
-    most *= mx_rows_parts(o);
-    *x = (mx_sampler){.o = o, .s = s, .batch = rows < most ? rows : most,
+    mx_decode_settings d = decode_settings(o, s, rows);
+    *x = (mx_sampler){.o = o, .s = s, .batch = d.batch,
                       .vocab = o->model->summary.vocab,
                       .known = mx_tokenizer_vocab_size(o->data->tokenizer),
                       .seed = (uint64_t)mx_config_int(o->config, "data_shuffle_seed"),
@@ -68,13 +96,6 @@ mx_status mx_sampler_open(mx_sampler **out, const mx_objective_run *o, const mx_
                       .other_eos = json_is_integer(eos) ? (int32_t)json_integer_value(eos) : -1};
     x->known = x->known < x->vocab ? x->known : x->vocab;
     *out = x;
-    const mx_step_options *so = o->options;
-    mx_decode_settings d = {.batch = x->batch, .max_length = so->shape.seq, .lora = so->lora,
-                            .temperature = s->temperature, .one_path = true,
-                            .compile = {.compute = so->compile.compute, .reads_copies = true,
-                                        .partition = so->compile.partition,
-                                        .narrow_frozen = so->compile.narrow_frozen,
-                                        .frozen_codes = so->compile.frozen_codes}};
     MX_TRY(mx_alloc((void **)&x->rows,
                     sizeof(float) * (size_t)(x->vocab * mx_session_threads(o->session)),
                     "rows of logits"));
@@ -230,7 +251,7 @@ bool mx_sampler_is_exact(const mx_sampler *s)
 {
     const mx_step_options *so = s->o->options;
     return mx_decode_is_exact(s->decode) && !so->compile.quantization && !so->compile.partition &&
-           !so->compile.frozen_codes && so->dropout == 0 &&
+           !so->compile.frozen_codes && so->dropout == 0 && so->attention_dropout == 0 &&
            (!so->lora || so->lora->dropout == 0);
 }
 

@@ -48,6 +48,7 @@ const mx_objective mx_objective_sft = {
     .doc = "the next token of answers",
     .verb = "sft",
     .data = "prompt and completion, messages, instruction and output, conversations, text",
+    .place = 1,
     .rows = MX_ROWS_DOCUMENTS,
     .is_nll = true,
     .read = read,

@@ -213,14 +213,13 @@ static mx_status size_for(mx_teacher *t, int64_t rows, sized **out)
     return room(s, FEATURES, (void **)&s->features);
 }
 
-mx_status mx_teacher_open(mx_teacher **out, const mx_teacher_request *r)
+/* As far as it goes without a session. */
+static mx_status configure(mx_teacher *t, const mx_teacher_request *r)
 {
-    mx_teacher *t = mx_realloc(NULL, sizeof *t);
     *t = (mx_teacher){.options = *r->options, .d_model = r->d_model,
                       .parts = r->parts,
                       .settings = {.top_k = r->top_k, .layers = r->layers,
                                    .n_layers = r->n_layers}};
-    *out = t;
     MX_TRY(mx_status_wrap(mx_model_ref_open(&t->model, r->path, NULL, r->config), "the teacher"));
     int64_t V = t->model.spec.summary.vocab;
     t->settings.width = V < r->vocab ? V : r->vocab;
@@ -233,6 +232,23 @@ mx_status mx_teacher_open(mx_teacher **out, const mx_teacher_request *r)
     t->options.compile.frozen_codes = NULL;
     t->options.trainable = t->options.frozen = NULL;
     t->options.lora = t->model.has_adapter ? &t->model.adapter.lora : NULL;
+    return MX_OK;
+}
+
+mx_status mx_teacher_beside(const mx_teacher_request *r, mx_beside *out)
+{
+    mx_teacher t;
+    mx_status st = configure(&t, r);
+    if (!st)
+        st = mx_beside_step(out, "teacher", &t.model.spec, &t.options, true);
+    mx_model_ref_close(&t.model);
+    return st;
+}
+
+mx_status mx_teacher_open(mx_teacher **out, const mx_teacher_request *r)
+{
+    mx_teacher *t = *out = mx_realloc(NULL, sizeof *t);
+    MX_TRY(configure(t, r));
     MX_TRY(mx_session_open(&t->session, mx_config_text(r->config, "device"), r->threads));
     if (r->beside)
         mx_session_share_groups(t->session, r->beside);

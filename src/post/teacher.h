@@ -37,6 +37,8 @@ typedef struct {
 } mx_taught;
 
 mx_status mx_teacher_open(mx_teacher **out, const mx_teacher_request *r) MX_MUST_USE;
+/* The memory that it will take. */
+mx_status mx_teacher_beside(const mx_teacher_request *r, mx_beside *out) MX_MUST_USE;
 void mx_teacher_close(mx_teacher *t); /* NULL is a no-op */
 /* Logits of a place, of all: the smaller of the two vocabularies. */
 int64_t mx_teacher_width(const mx_teacher *t);

@@ -31,4 +31,10 @@ for error, call in ((BadRequestError, dict(model=name, prompt="a", temperature=-
         raise SystemExit(f"no {error.__name__}")
     except error as e:
         assert e.body["message"], e
+try:
+    client.chat.completions.create(model=name, messages=[{"role": "user", "content": [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}])
+    raise SystemExit("an image for a model of text is not refused")
+except BadRequestError as e:
+    assert "text alone" in e.body["message"], e
 print("openai", __import__("openai").__version__, "ok")

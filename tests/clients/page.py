@@ -58,6 +58,26 @@ def talk(p, text):
     p.key("Enter", 13)
 
 
+# A picture is made in a canvas, dropped on the page, removed, dropped again, and sent with a text.
+DROP = """new Promise(done => { const c = document.createElement("canvas"); c.width = c.height = 40;
+    c.getContext("2d").fillRect(5, 5, 20, 10); c.toBlob(b => { const d = new DataTransfer(); d.items.add(new File([b], "a.png", {type: "image/png"}));
+    document.dispatchEvent(new DragEvent("drop", {dataTransfer: d, bubbles: true, cancelable: true})); done(1); }, "image/png"); })"""
+
+
+def send_picture(p):
+    shown = "document.querySelectorAll('#pictures img').length"
+    p.run(DROP)
+    p.wait(shown + " == 1", "a dropped picture does not show")
+    p.run("document.querySelector('#pictures button').click()")
+    p.wait(shown + " == 0", "a picture is not removed")
+    p.run(DROP)
+    p.wait(shown + " == 1", "a second picture does not show")
+    talk(p, "What is on it?")
+    p.wait("document.querySelectorAll('.user .pictures img').length == 1", "the picture is not in the message")
+    p.wait("document.getElementById('go').innerText == 'Send' && document.getElementById('talk').children.length >= 2", "no answer to a picture")
+    assert not p.run("document.querySelectorAll('.error').length"), p.run("document.getElementById('talk').innerText")
+
+
 try:
     address = next(m.group(1) for line in browser.stderr if (m := re.search(r"(ws://\S+)", line)))
     port = re.search(r":(\d+)/", address).group(1)
@@ -79,8 +99,12 @@ try:
     p.wait("document.readyState == 'complete' && document.getElementById('talk').innerText.includes('capital of France')", "the conversation is not kept")
     p.run("document.getElementById('new').click()")
     p.wait("!document.getElementById('talk').innerText.includes('capital of France')", "a new conversation is not empty")
+    takes = "image" in json.load(urllib.request.urlopen(url + "/v1/models"))["data"][0]["input_modalities"]
+    p.wait(f"document.getElementById('attach').hidden == {'false' if takes else 'true'}", "the button for images")
+    if takes:
+        send_picture(p)
     outside = p.run("performance.getEntriesByType('resource').filter(e => !e.name.startsWith(location.origin)).length")
     assert outside == 0, f"{outside} requests to the outside"
-    print("page ok")
+    print("page ok" + (", with images" if takes else ""))
 finally:
     browser.kill()

@@ -2,6 +2,7 @@
  * them. That numbers stay as they are: tests/dist, whose programs have them. */
 #include "../dist/mesh_run.h"
 #include "../test.h"
+#include "base/str.h"
 #include "device/device.h"
 #include "ops.h"
 #include "ops/collective.h"
@@ -14,18 +15,25 @@ static const mesh_case two_ranks = {.dir = "tests/fixtures/meshes/dense",
                                     .seq = 16,
                                     .how = {.sharding_tolerance = 1, .zigzag = true}};
 
-/* The program of rank 0 of fsdp=2 that adds up gradients. */
-static void plan(mx_step *s, mesh_run *r, mx_mesh *mesh, const mx_device_traits *device)
+/* The program of a rank that adds up gradients. */
+static void plan_rank(mx_step *s, mesh_run *r, const mx_mesh *mesh, int rank,
+                      const mx_device_traits *device)
 {
-    *mesh = mesh_parse("fsdp=2");
-    mx_partition how = two_ranks.how;
+    mx_partition how = r->c.how;
     how.mesh = mesh;
     how.rules = &r->rules;
+    how.rank = rank;
     mx_step_options o = {.kind = MX_STEP_ACCUMULATE,
-                         .shape = {.batch = two_ranks.batch, .seq = two_ranks.seq},
+                         .shape = {.batch = r->c.batch, .seq = r->c.seq},
                          .compile = {.compute = MX_F32, .n_threads = 1, .device = device,
                                      .partition = &how}};
     MX_CHECK_OK(mx_step_plan(s, &r->model, &o));
+}
+
+static void plan(mx_step *s, mesh_run *r, mx_mesh *mesh, const mx_device_traits *device)
+{
+    *mesh = mesh_parse("fsdp=2");
+    plan_rank(s, r, mesh, 0, device);
 }
 
 static int layer_of(const mx_node *n)
@@ -80,8 +88,134 @@ MX_TEST(collectives_go_on_beside_a_layer)
     mx_step_close(&s);
     plan(&s, &r, &mesh, &mx_cuda_traits);
     c = count(&s.program);
-    MX_CHECK(c.beside == 0 && c.waits == 0, "%d beside on a GPU", c.beside);
+    MX_CHECK(c.beside == c.waits && c.beside >= 3 * 5 * two_ranks.layers && c.apart >= c.beside - 7,
+             "%d beside on a GPU, %d waits, %d apart", c.beside, c.waits, c.apart);
     mx_step_close(&s);
+    plan(&s, &r, &mesh, &mx_plain_traits); /* a device that has nowhere to do it */
+    c = count(&s.program);
+    MX_CHECK(c.beside == 0 && c.waits == 0, "%d beside", c.beside);
+    mx_step_close(&s);
+    mesh_run_close(&r);
+}
+
+/* Nodes of the op between the start of a collective and its wait. */
+static int n_between(const mx_program *p, int wait, const mx_op *op)
+{
+    int n = 0;
+    for (int i = wait; p->order[i] != p->order[wait]->in[0]; i--)
+        n += p->order[i]->op == op;
+    return n;
+}
+
+/* How many collectives of an op go on beside at least one node of another. */
+static int n_beside(const mx_program *p, const mx_op *collective, const mx_op *op)
+{
+    int n = 0;
+    for (int i = 0; i < p->n; i++)
+        if (p->order[i]->op == &mx_op_wait && p->order[i]->in[0]->op == collective)
+            n += n_between(p, i, op) > 0;
+    return n;
+}
+
+static int n_of(const mx_program *p, const mx_op *op)
+{
+    int n = 0;
+    for (int i = 0; i < p->n; i++)
+        n += p->order[i]->op == op;
+    return n;
+}
+
+/* Ranks whose programs differ must still meet in one order. */
+static void same_sequences(mesh_run *r, const mx_mesh *mesh, const mx_device_traits *device)
+{
+    mx_str first = {0};
+    for (int rank = 0; rank < mx_mesh_ranks(mesh); rank++) {
+        mx_step s;
+        mx_str own = {0};
+        plan_rank(&s, r, mesh, rank, device);
+        for (int i = 0; i < s.program.n; i++) {
+            const mx_node *n = s.program.order[i];
+            const mx_collective_attr *a = n->op->collective ? n->attr : NULL;
+            if (a && a->size > 1)
+                mx_str_addf(&own, "%s %lld %lld %zu %s %lld; ", n->op->name, (long long)a->axes,
+                            (long long)a->to, mx_type_bytes(&n->type), n->scope,
+                            (long long)a->turn);
+        }
+        MX_CHECK(rank == 0 || strcmp(mx_str_text(&own), mx_str_text(&first)) == 0,
+                 "%s: the collectives of rank %d come in another order than those of rank 0",
+                 device->name, rank);
+        if (rank)
+            mx_str_fini(&own);
+        else
+            first = own;
+        mx_step_close(&s);
+    }
+    mx_str_fini(&first);
+}
+
+/* Keys and values of the next rank come while a rank attends to its own. */
+MX_TEST(ring_steps_go_on_beside_attention)
+{
+    mesh_case c = two_ranks;
+    mesh_run r;
+    mx_mesh mesh = mesh_parse("context=4");
+    const mx_device_traits *devices[] = {&mx_cpu_traits, &mx_cuda_traits};
+    c.how.context = MX_CONTEXT_RING;
+    c.seq = 256;
+    mesh_run_open(&r, &c);
+    for (int d = 0; d < 2; d++) {
+        mx_step s;
+        plan_rank(&s, &r, &mesh, 1, devices[d]);
+        int there = n_beside(&s.program, &mx_op_ring_shift, &mx_op_attention);
+        int back = n_beside(&s.program, &mx_op_ring_shift, &mx_op_attention_grad);
+        /* three steps, of keys and of values, and of their gradients */
+        MX_CHECK(there >= 3 * 2 * c.layers && back >= 3 * 2 * c.layers,
+                 "%s: of %d steps %d go on beside attention, %d beside its gradient",
+                 devices[d]->name, n_of(&s.program, &mx_op_ring_shift), there, back);
+        mx_step_close(&s);
+        same_sequences(&r, &mesh, devices[d]);
+    }
+    mesh_run_close(&r);
+}
+
+/* Rows go to experts, and come back, while a shared expert computes. */
+MX_TEST(rows_of_experts_go_on_beside_a_shared_expert)
+{
+    mesh_case c = {.dir = "tests/fixtures/models/deepseek-v2", .batch = 4, .seq = 32,
+                   .how = {.sharding_tolerance = 1, .zigzag = true}};
+    mesh_run r;
+    mx_mesh mesh = mesh_parse("expert=2");
+    mx_step s;
+    mesh_run_open(&r, &c);
+    plan_rank(&s, &r, &mesh, 0, &mx_cpu_traits);
+    int there = n_beside(&s.program, &mx_op_exchange_rows, &mx_op_matmul);
+    int back = n_beside(&s.program, &mx_op_return_rows, &mx_op_matmul);
+    MX_CHECK(there > 0 && back > 0, "%d there, %d back", there, back);
+    for (int i = 0; i < s.program.n; i++) /* the table of rows stays as long as they are under way */
+        if (s.program.order[i]->op == &mx_op_wait &&
+            s.program.order[i]->in[0]->op == &mx_op_return_rows)
+            MX_CHECK(s.program.order[i]->n_in == 3, "a wait that does not keep the table");
+    mx_step_close(&s);
+    same_sequences(&r, &mesh, &mx_cpu_traits);
+    same_sequences(&r, &mesh, &mx_cuda_traits);
+    mesh_run_close(&r);
+}
+
+/* Gathered together, q, k and v are one GEMM on a mesh too, where the device asks for it. */
+MX_TEST(weights_are_put_together_before_they_are_gathered)
+{
+    mesh_run r;
+    mx_step s;
+    mx_mesh mesh;
+    mesh_run_open(&r, &two_ranks);
+    plan(&s, &r, &mesh, &mx_cuda_traits);
+    int merged = 0;
+    for (int i = 0; i < s.program.n; i++)
+        merged += s.program.order[i]->op == &mx_op_all_gather &&
+                  s.program.order[i]->in[0]->op == &mx_op_concat;
+    MX_CHECK(merged == 2 * two_ranks.layers, "%d gathers of weights put together", merged);
+    mx_step_close(&s);
+    same_sequences(&r, &mesh, &mx_cuda_traits);
     mesh_run_close(&r);
 }
 
@@ -139,7 +273,8 @@ MX_TEST(collectives_beside_others_fail_as_others_do)
     counts c = count(&s.program);
     MX_CHECK(t.calls == c.beside + c.at_once, "%d calls for %d collectives", t.calls,
              c.beside + c.at_once);
-    mx_comm_seconds spent = mx_session_comm_seconds(session);
+    mx_comm_seconds spent =
+        mx_session_comm_seconds(session, (mx_comm_mark){0}, mx_session_comm_mark(session));
     MX_CHECK(spent.all > 0 && spent.waited > 0, "%g s, %g s waited", spent.all, spent.waited);
     for (int k = 0; k < 3; k++) { /* and go on when calls do */
         t.calls = 0;

@@ -11,16 +11,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RANKS = 4, TOKENS = 5, WIDTH = 7, LONG = 70001, MOST = 1 << 17, ROOTS = 24 };
+enum { RANKS = 4, TOKENS = 5, WIDTH = 7, LONG = 70001, SIDE = 192, MOST = 1 << 17, ROOTS = 24 };
 
 /* What a rank has made: numbers of all roots, one behind the other. */
-typedef struct {
+typedef struct rank_run {
     int rank, n;
     const char *device;
     mx_process_group *group; /* all ranks */
     bool any_order;
+    bool beside; /* collectives go on beside matmuls; the CPU's numbers are without */
+    void (*build)(mx_graph *g, const struct rank_run *r);
     double *value;
     int64_t count;
+    mx_comm_seconds spent;
 } rank_run;
 
 static mx_process_group *find(void *ctx, unsigned axes)
@@ -40,6 +43,8 @@ static void root(mx_graph *g, mx_node *n)
     snprintf(name, sizeof name, "y%d", g->n_roots);
     mx_graph_root(g, name, n);
 }
+
+/* --- the graphs --- */
 
 static mx_collective_attr along(const rank_run *r, int64_t dim, int64_t to)
 {
@@ -94,6 +99,58 @@ static void build(mx_graph *g, const rank_run *r)
     build_experts(g, r);
 }
 
+/* Something that takes a while. */
+static mx_node *matmuls(mx_graph *g, mx_node *x, int n)
+{
+    mx_node *y = x;
+    for (int i = 0; i < n; i++)
+        y = mx_affine(g, mx_matmul(g, "mk,kn->mn", y, x), 0.0625, 0);
+    return y;
+}
+
+static mx_collective_attr aside(const rank_run *r, int64_t dim, int64_t to)
+{
+    mx_collective_attr a = along(r, dim, to);
+    a.beside = r->beside;
+    return a;
+}
+
+/* Started here; what is given to the function is read behind the wait. */
+static mx_node *waited(mx_graph *g, const rank_run *r, mx_node *y)
+{
+    return r->beside ? mx_wait(g, y, y->in[0]) : y;
+}
+
+/* Two under way at once, one that is not beside others between them, memory used again behind each:
+ * a wait that comes too early or for another one gives other numbers. */
+static void build_beside(mx_graph *g, const rank_run *r)
+{
+    mx_node *x = input(g, "side", MX_SHAPE(SIDE, SIDE), MX_F32);
+    mx_node *line = input(g, "long", MX_SHAPE(LONG), MX_F32), *sum = NULL;
+    mx_node *rows = input(g, "rows", MX_SHAPE(TOKENS, WIDTH), MX_F32);
+    mx_node *start = input(g, "start", MX_SHAPE(2 * r->n + 1), MX_I32);
+    mx_node *plan = mx_exchange_plan_rows(g, start, along(r, 0, 0));
+    for (int i = 0; i < 4; i++) {
+        mx_node *made = matmuls(g, sum ? mx_add(g, x, sum) : x, 2);
+        mx_node *gather = mx_all_gather(g, made, aside(r, i % 2, 0));
+        mx_node *there = mx_exchange_rows(g, mx_affine(g, rows, 1, i), plan,
+                                          aside(r, 0, TOKENS * r->n));
+        mx_node *other = matmuls(g, made, 3);
+        mx_node *now = mx_all_reduce(g, mx_affine(g, line, 1, i), along(r, 0, MX_REDUCE_SUM));
+        mx_node *pieces = mx_all_to_all(g, waited(g, r, gather), aside(r, 1 - i % 2, i % 2));
+        mx_node *moved = mx_ring_shift(g, mx_affine(g, other, 0.5, 0), aside(r, 0, 1));
+        mx_node *more = matmuls(g, other, 2);
+        mx_node *back = mx_return_rows(g, waited(g, r, there), plan, aside(r, 0, TOKENS));
+        mx_node *all = waited(g, r, pieces);
+        mx_node *part = mx_reduce_scatter(g, mx_affine(g, all, 2, 0), aside(r, 0, 0));
+        sum = mx_add(g, more, waited(g, r, moved));
+        root(g, waited(g, r, part));
+        root(g, waited(g, r, back));
+        root(g, mx_slice(g, now, 0, 0, SIDE));
+    }
+    root(g, sum);
+}
+
 /* Where this rank's rows of each expert begin; the last rows belong to none. */
 static void fill_starts(const rank_run *r, double *start)
 {
@@ -106,13 +163,13 @@ static void fill_starts(const rank_run *r, double *start)
 
 static void fill(mx_graph_run *run, const rank_run *r)
 {
-    static const char *const name[] = {"x", "half", "wide", "long", "rows"};
-    static const int64_t per_rank[] = {24, 48, 8, 0, 0}, fixed[] = {0, 0, 0, LONG, TOKENS * WIDTH};
+    static const char *const name[] = {"x", "half", "wide", "long", "rows", "side"};
     double *v = mx_realloc(NULL, sizeof *v * MOST);
-    for (int i = 0; i < 5; i++) {
-        int64_t n = per_rank[i] * r->n + fixed[i];
-        mx_test_fill(v, n, -1, 1, (uint64_t)(100 * i + r->rank));
-        mx_graph_run_write(run, name[i], v);
+    for (int i = 0; i < 6; i++) {
+        const mx_type *t = mx_exec_type(run->exec, name[i]);
+        mx_test_fill(v, t ? mx_type_count(t) : 0, -1, 1, (uint64_t)(100 * i + r->rank));
+        if (t)
+            mx_graph_run_write(run, name[i], v);
     }
     fill_starts(r, v);
     mx_graph_run_write(run, "start", v);
@@ -128,7 +185,7 @@ static void read_roots(mx_graph_run *run, rank_run *r)
     }
 }
 
-/* Twice: what a device does in the first run differs from later ones. */
+/* More than once: what a device does in the first run differs from later ones. */
 static void *rank_main(void *ctx)
 {
     rank_run *r = ctx;
@@ -138,7 +195,7 @@ static void *rank_main(void *ctx)
     mx_session_set_groups(run.shared, find, r);
     if (r->any_order)
         mx_session_allow_any_order(run.shared);
-    build(&run.graph, r);
+    r->build(&run.graph, r);
     MX_ASSERT(run.graph.n_roots <= ROOTS, "%d roots", run.graph.n_roots);
     MX_CHECK_OK(mx_graph_run_compile(&run, true));
     fill(&run, r);
@@ -146,18 +203,21 @@ static void *rank_main(void *ctx)
         mx_graph_run_go(&run);
     read_roots(&run, r);
     mx_session *s = run.shared;
+    r->spent = mx_session_comm_seconds(s, (mx_comm_mark){0}, mx_session_comm_mark(s));
     mx_graph_run_fini(&run);
     mx_session_close(s);
     return NULL;
 }
 
-static void run_ranks(rank_run *r, int n, const char *device)
+static void run_as(rank_run *r, int n, const rank_run *how)
 {
     mx_mesh mesh = {.ici = {[MX_AXIS_FSDP] = n}};
     mx_local_world *w = mx_local_world_new(&mesh);
     pthread_t thread[RANKS];
     for (int i = 0; i < n; i++) {
-        r[i] = (rank_run){.rank = i, .n = n, .device = device};
+        r[i] = *how;
+        r[i].rank = i;
+        r[i].n = n;
         r[i].group = mx_local_group(w, i, 1u << MX_AXIS_FSDP);
         r[i].value = mx_realloc(NULL, sizeof(double) * 2 * MOST);
         MX_ASSERT(pthread_create(&thread[i], NULL, rank_main, &r[i]) == 0, "a thread");
@@ -165,6 +225,11 @@ static void run_ranks(rank_run *r, int n, const char *device)
     for (int i = 0; i < n; i++)
         pthread_join(thread[i], NULL);
     mx_local_world_free(w);
+}
+
+static void run_ranks(rank_run *r, int n, const char *device)
+{
+    run_as(r, n, &(rank_run){.device = device, .build = build});
 }
 
 static void compare(const rank_run *a, const rank_run *b)
@@ -221,6 +286,41 @@ MX_TEST(collectives_on_the_gpu_have_the_bits_of_the_cpu)
     }
 }
 
+/* --- beside other steps --- */
+
+/* On one device: matmuls have other bits on another. */
+MX_TEST(collectives_beside_others_change_no_bits)
+{
+    rank_run plain = {.device = device(), .build = build_beside}, beside = plain;
+    beside.beside = true;
+    for (int n = 1; n <= RANKS; n++) {
+        rank_run a[RANKS], b[RANKS];
+        run_as(a, n, &plain);
+        run_as(b, n, &beside);
+        for (int i = 0; i < n; i++) {
+            compare(&b[i], &a[i]);
+            MX_CHECK(b[i].spent.all > 0 && a[i].spent.waited > 0, "%g s and %g s waited",
+                     b[i].spent.all, a[i].spent.waited);
+        }
+        release(a, n);
+        release(b, n);
+    }
+}
+
+/* A rank that is alone has no group, so its program may become a CUDA graph. */
+MX_TEST(collectives_beside_others_are_captured)
+{
+    rank_run run[2] = {{.n = 1, .device = device(), .build = build_beside}};
+    run[1] = run[0];
+    run[1].beside = true;
+    for (int i = 0; i < 2; i++) {
+        run[i].value = mx_realloc(NULL, sizeof(double) * 2 * MOST);
+        rank_main(&run[i]);
+    }
+    compare(&run[1], &run[0]);
+    release(run, 2);
+}
+
 /* --- NCCL, with one rank: it takes one GPU for each --- */
 
 /* A group of threads that says it is one of processes. */
@@ -253,7 +353,7 @@ static void run_through_nccl(bool any_order)
     mx_mesh mesh = {0};
     mx_local_world *w = mx_local_world_new(&mesh);
     disguise d;
-    rank_run one = {.n = 1, .device = device(), .any_order = any_order}, cpu;
+    rank_run one = {.n = 1, .device = device(), .any_order = any_order, .build = build}, cpu;
     one.group = mx_local_group(w, 0, 1u << MX_AXIS_FSDP);
     one.value = mx_realloc(NULL, sizeof(double) * 2 * MOST);
     disguise_group(&one, &d);
@@ -269,6 +369,24 @@ MX_TEST(nccl_runs_every_collective)
 {
     run_through_nccl(false);
     run_through_nccl(true);
+}
+
+MX_TEST(nccl_collectives_beside_others_change_no_bits)
+{
+    mx_mesh mesh = {0};
+    rank_run run[2];
+    for (int i = 0; i < 2; i++) {
+        mx_local_world *w = mx_local_world_new(&mesh);
+        disguise d;
+        run[i] = (rank_run){.n = 1, .device = device(), .build = build_beside, .beside = i};
+        run[i].group = mx_local_group(w, 0, 1u << MX_AXIS_FSDP);
+        run[i].value = mx_realloc(NULL, sizeof(double) * 2 * MOST);
+        disguise_group(&run[i], &d);
+        rank_main(&run[i]);
+        mx_local_world_free(w);
+    }
+    compare(&run[1], &run[0]);
+    release(run, 2);
 }
 
 /* A rank is gone while the GPU works: whoever waits is told, and so is every later call. */

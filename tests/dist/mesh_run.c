@@ -381,6 +381,8 @@ static mx_status open_stages(rank_arg *a, const mx_partition *p, mx_session *s, 
     mx_stages stages = mx_pipeline_stages(&how);
     how.compile.n_threads = mx_session_threads(s);
     mx_graph_init(&pipe->joint);
+    if (c->dtype == MX_F64)
+        pipe->joint.param_dtype = MX_F64;
     MX_TRY(mx_pipeline_plan(pipe, mx_step_build(&pipe->joint, &a->t->run->model, &o), &how));
     MX_TRY(mx_session_share(s, mx_pipeline_shared_bytes(pipe), 0));
     last.kind = MX_STEP_APPLY;

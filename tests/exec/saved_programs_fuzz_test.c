@@ -19,7 +19,6 @@ MX_TEST(fuzz_bytes_of_saved_programs)
         }
         mx_fuzz_saved_programs(data, 1 + 4 * (size_t)(1 + i % 3));
     }
-    free(whole.file);
     mx_config_free(whole.cfg);
     mx_model_spec_fini(&whole.model);
     mx_arena_fini(&whole.arena);

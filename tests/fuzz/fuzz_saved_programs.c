@@ -4,6 +4,7 @@
  * with bytes of it changed behind its checksum, so that what reads programs is reached. Whatever is
  * taken must pass the verifier; nothing may crash.
  */
+#include "base/file.h"
 #include "exec/saved_programs.h"
 #include "keys/keys.h"
 #include <stdlib.h>
@@ -36,7 +37,7 @@ static void write_whole(void)
     mx_saved_for what = {.device = "cpu", .chip = "", .ranks = 1, .data_ranks = 1, .model = "m"};
     mx_programs p = {0};
     char path[] = "/tmp/fuzz-saved-XXXXXX";
-    int fd = mkstemp(path);
+    close(mkstemp(path));
     must(mx_config_load(&whole.cfg, &r));
     must(mx_model_open(&whole.model, whole.cfg, NULL));
     must(mx_programs_configure(&whole.request, whole.cfg, &whole.model,
@@ -46,10 +47,7 @@ static void write_whole(void)
     mx_saved_programs *s = mx_saved_programs_new(&what);
     mx_saved_programs_add(s, &p, &whole.request, 1);
     must(mx_saved_programs_write(s, whole.cfg, path, &whole.bytes));
-    whole.file = malloc(whole.bytes);
-    if (pread(fd, whole.file, whole.bytes, 0) != (ssize_t)whole.bytes)
-        abort();
-    close(fd);
+    must(mx_file_read(&whole.arena, path, 1 << 24, &whole.file, &whole.bytes));
     unlink(path);
     mx_saved_programs_free(s);
     mx_programs_close(&p);

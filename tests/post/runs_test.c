@@ -40,8 +40,8 @@ MX_TEST(post_runs_resume_with_the_same_bits)
     static const struct {
         const char *verb, *settings, *file;
     } runs[] = {
-        {"sft", "lora.enable_lora=true lora.lora_dropout=0.3 dataset_path=" POST "text.jsonl",
-         "adapter_model.safetensors"},
+        {"sft", "lora.enable_lora=true lora.lora_dropout=0.3 attention_dropout=0.2 dataset_path="
+                POST "text.jsonl", "adapter_model.safetensors"},
         {"sft", "lora.enable_lora=true lora_weight_qtype=nf4 load_parameters_path=" POST
                 "qlora_model dataset_path=" POST "text.jsonl", "adapter_model.safetensors"},
         {"dpo", "dataset_path=" POST "pairs.jsonl", "model.safetensors"},

@@ -58,6 +58,16 @@ static long env(const char *name, long usual)
     return s && *s ? strtol(s, NULL, 10) : usual;
 }
 
+/* A small picture, and what is none. */
+#define PICTURE                                                                                    \
+    "iVBORw0KGgoAAAANSUhEUgAAABcAAAARAQAAAAAeCAoQAAAAT0lEQVR4nAFEALv/AP/2/gS/7bMB" \
+    "6wIJBNP3qQIdoBgCkgA2AkjvDgKg5vIBqNnTAUTgMAApAqoAkAhIAEIipAAgAFACaApEASIjCwJu" \
+    "5AS8Ghdf4zywvwAAAABJRU5ErkJggg=="
+#define WITH_IMAGE(data, more)                                                                     \
+    "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image_url\", \"image_url\": "          \
+    "{\"url\": \"data:image/png;base64," data "\"}}, {\"type\": \"text\", \"text\": \"?\"}]}], "        \
+    "\"max_tokens\": 9" more "}"
+
 /* A request of some kind. */
 static void compose(load *l, client *c)
 {
@@ -67,6 +77,9 @@ static void compose(load *l, client *c)
         "{\"prompt\": [\"a\", \"b\", \"c\"], \"n\": 2, \"max_tokens\": 5, \"temperature\": 1}",
         "{\"prompt\": \"hello\", \"max_tokens\": 0, \"echo\": true, \"logprobs\": 1}",
         "{\"prompt\": \"x\", \"structured_outputs\": {\"regex\": \"[0-9]{3}\"}, \"max_tokens\": 9}",
+        WITH_IMAGE(PICTURE, ", \"stream\": true"),
+        WITH_IMAGE(PICTURE, ", \"n\": 2"),
+        WITH_IMAGE("aGVsbG8=", ""),
         "{\"prompt\": 5}",
         "{\"prompt\": \"hello\", \"max_tokens\": 1e99",
         "{\"input\": \"hello\"}",
@@ -77,6 +90,8 @@ static void compose(load *l, client *c)
                                         "/v1/embeddings", "/v1/messages", "/tokenize", "/nowhere"};
     const char *body = bodies[draw(l, sizeof bodies / sizeof *bodies)];
     const char *path = paths[draw(l, sizeof paths / sizeof *paths)];
+    if (strstr(body, "messages"))
+        path = "/v1/chat/completions";
     switch (draw(l, 10)) {
     case 0: /* a body that is not all there */
         c->unasked = true;
@@ -225,8 +240,12 @@ static long resident_pages(void)
 
 MX_TEST(soak_serve)
 {
+    static const char model[] = "tests/fixtures/vision/gemma3";
     mx_model_ref m;
     mx_tokenizer *t;
+    mx_chat_template *chat;
+    mx_image_spec images;
+    mx_image_processor processor;
     mx_engine *e;
     mx_token_bytes *bytes;
     pthread_t thread;
@@ -236,14 +255,19 @@ MX_TEST(soak_serve)
     if (l.n > 300)
         setrlimit(RLIMIT_NOFILE, &files);
     signal(SIGPIPE, SIG_IGN);
-    MX_CHECK_OK(mx_model_ref_open(&m, "tests/fixtures/post/model", NULL, NULL));
-    MX_CHECK_OK(mx_tokenizer_open(&t, "tests/fixtures/post/model", NULL));
+    MX_CHECK_OK(mx_model_ref_open(&m, model, NULL, NULL));
+    MX_CHECK_OK(mx_tokenizer_open(&t, model, NULL));
+    MX_CHECK_OK(mx_chat_template_open_dir(&chat, model, NULL));
+    m.spec.family->images(m.spec.config, &images);
+    MX_CHECK_OK(mx_image_processor_open(&processor, &images, model));
     mx_engine_options eo = {.model = &m, .tokenizer = t, .device = "cpu", .n_threads = 1,
                             .compute = MX_F32, .sequences = 8, .step_tokens = 32,
-                            .max_length = 128, .cache_tokens = 512, .draft_tokens = 2};
+                            .max_length = 128, .cache_tokens = 512, .draft_tokens = 2,
+                            .images = true};
     MX_CHECK_OK(mx_engine_open(&e, &eo));
     MX_CHECK_OK(mx_token_bytes_open(&bytes, t, mx_engine_vocab(e)));
-    mx_served served = {.model = &m, .tokenizer = t, .name = "m", .bytes = bytes,
+    mx_served served = {.model = &m, .tokenizer = t, .name = "m", .bytes = bytes, .chat = chat,
+                        .images = &processor, .most_images = 2, .most_pixels = 10000,
                         .max_length = mx_engine_max_length(e), .vocab = mx_engine_vocab(e),
                         .width = mx_engine_width(e),
                         .usual = {.temperature = 1, .top_p = 1, .repetition_penalty = 1}};
@@ -281,6 +305,7 @@ MX_TEST(soak_serve)
     free(l.client);
     mx_token_bytes_close(bytes);
     mx_engine_close(e);
+    mx_chat_template_close(chat);
     mx_tokenizer_close(t);
     mx_model_ref_close(&m);
 }

@@ -98,6 +98,33 @@ MX_TEST(mesh_accumulates_as_one_device_does)
     mx_status_free(mx_io_remove_tree(NULL, folder));
 }
 
+/* Collectives beside other work, or waited for at once: the same numbers, bit for bit. */
+MX_TEST(mesh_has_the_same_bits_without_overlap)
+{
+#define BATCH ON_MESH, "per_device_batch_size=2"
+    static const char *const keys[][16] = {
+        {"fsdp", BATCH, "mesh=fsdp=2,tensor=2"},
+        {"ring", BATCH, "mesh=context=4", "context_parallel_strategy=ring"},
+        {"experts", BATCH, "mesh=fsdp=2,expert=2", MIXTURE}};
+#undef BATCH
+    char folder[256], off[32];
+    tiny_folder(folder, sizeof folder);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const char *name = keys[i][0], *args[16] = {NULL};
+        int n = 0;
+        while (keys[i][n + 1])
+            args[n] = keys[i][n + 1], n++;
+        snprintf(off, sizeof off, "%s_off", name);
+        MX_CHECK_OK(tiny_train(folder, name, args));
+        args[n] = "overlap_collectives=false";
+        MX_CHECK_OK(tiny_train(folder, off, args));
+        char *a = tiny_metrics(folder, name), *b = tiny_metrics(folder, off);
+        MX_CHECK(strlen(a) > 100 && strcmp(a, b) == 0, "%s:\n%s\n%s", name, a, b);
+        free(a), free(b);
+    }
+    mx_status_free(mx_io_remove_tree(NULL, folder));
+}
+
 /* Whatever carries them: pieces are added up in the order of ranks. */
 MX_TEST(mesh_of_processes_has_the_bits_of_virtual_ranks)
 {
@@ -283,7 +310,8 @@ MX_TEST(mesh_keys_say_how_it_is_cut)
 {
     mx_mesh_plan p = {0};
     MX_CHECK_OK(configure(&p, (const char *[]){"virtual_ranks=8", "ici_tensor_parallelism=2"}, 2));
-    MX_CHECK(p.ranks == 8 && mx_mesh_degree(&p.mesh, MX_AXIS_FSDP) == 4, "%d ranks", p.ranks);
+    MX_CHECK(p.ranks == 8 && mx_mesh_degree(&p.mesh, MX_AXIS_FSDP) == 4 && !p.how.no_overlap,
+             "%d ranks", p.ranks);
     MX_CHECK(p.how.zigzag && p.how.context == MX_CONTEXT_ALL_GATHER && p.rules.n > 50, "defaults");
     mx_mesh_plan_fini(&p);
     MX_CHECK_OK(configure(&p, (const char *[]){"mesh=data=-1,context=2", "virtual_ranks=6",
@@ -291,10 +319,11 @@ MX_TEST(mesh_keys_say_how_it_is_cut)
                                                "context_parallel_load_balance=false",
                                                "override_logical_axis_rules=true",
                                                "logical_axis_rules=[[embed, [fsdp]]]",
-                                               "sharding_tolerance=0.5"}, 7));
+                                               "sharding_tolerance=0.5",
+                                               "overlap_collectives=false"}, 8));
     MX_CHECK(mx_mesh_degree(&p.mesh, MX_AXIS_DATA) == 3, "what is left");
     MX_CHECK(!p.how.zigzag && p.how.context == MX_CONTEXT_RING && p.rules.n == 1, "as they say");
-    MX_CHECK(p.how.sharding_tolerance == 0.5, "%g", p.how.sharding_tolerance);
+    MX_CHECK(p.how.sharding_tolerance == 0.5 && p.how.no_overlap, "%g", p.how.sharding_tolerance);
     mx_mesh_plan_fini(&p);
 }
 

@@ -1,14 +1,25 @@
 /* overlap.c - collectives that go on beside other nodes: see docs/design-overlap.md.
  *
  * The gather of a weight starts about a layer before it is read. A sum over ranks that is not read
- * at once ends before its first reader, or about a layer's sums later. Both are then two nodes: the
- * collective, marked `beside`, and wait, which everybody reads instead of it. Let L be the bytes of
- * the layer that gathers, or sums, most:
+ * at once ends before its first reader, or about a layer's sums later. What moves between ranks (a
+ * step round the ring, rows to experts and back) starts when it is made and ends when it is read.
+ * All are then two nodes: the collective, marked `beside`, and wait, which everybody reads instead
+ * of it. Let L be the bytes of the layer that gathers, or sums, most:
  *
  *     gather   starts before the reader of the gather L bytes earlier in the order of reading
  *     sum      ends before the sum that is L bytes further on in the order of making is made
+ *     move     starts behind what it is made of, ends before the first reader that computes;
+ *              what only moves elements between them goes with it, inside the layer
+ *
+ * Ranks meet in one order, also where their programs differ (a rank of a ring looks at others' keys
+ * in one of two ways) and other nodes are fused. So every collective gets a turn here: that of its
+ * place in the graph as it was built, or, started earlier, of the one it was put before.
+ *
+ * Rows on their way to experts have nothing to go on beside, in the order in which a model is
+ * written. Half of what the layer computes without them, a shared expert, is put there first.
  */
 #include "compile/compile.h"
+#include "compile/mesh/partition.h"
 
 #include "ops.h"
 #include "ops/collective.h"
@@ -28,22 +39,28 @@ typedef struct {
     mx_node **order;
     int n;
     int *read; /* by node id: as in item */
+    int *late; /* the same, behind readers that only move elements */
+    int *starts; /* by node id, of collectives: where they start */
+    int *there; /* position from which it can be there, where what only moves elements goes ahead */
     bool *root;
     item *items;
     int n_items, cap_items;
 } overlap;
 
-/* Is the node made of one weight and nothing else, by few nodes? */
-static bool is_of_weight(const mx_node *x)
+/* Is the node made of weights and nothing else, by few nodes? */
+static bool is_of_weights(const mx_node *x, int depth)
 {
-    for (int i = 0; i < CHAIN && x->n_in == 1 && x->op->kind != MX_SOURCE; i++)
-        x = x->in[0];
-    return x->op == &mx_op_variable;
+    if (x->op->kind == MX_SOURCE)
+        return x->op == &mx_op_variable;
+    for (int k = 0; k < x->n_in && depth; k++)
+        if (!x->in[k] || !is_of_weights(x->in[k], depth - 1))
+            return false;
+    return depth && x->n_in;
 }
 
 static bool is_gather(const mx_node *x)
 {
-    return x->op == &mx_op_all_gather && is_of_weight(x->in[0]);
+    return x->op == &mx_op_all_gather && is_of_weights(x->in[0], CHAIN);
 }
 
 static bool is_sum(const mx_node *x)
@@ -51,17 +68,58 @@ static bool is_sum(const mx_node *x)
     return x->backward && (x->op == &mx_op_reduce_scatter || x->op == &mx_op_all_reduce);
 }
 
+/* A sum, or rows of one: weights that were gathered together have such gradients. */
+static bool is_of_sum(const mx_node *x)
+{
+    return is_sum(x->op == &mx_op_slice ? x->in[0] : x);
+}
+
+static bool is_move(const mx_node *x)
+{
+    return x->op == &mx_op_ring_shift || x->op == &mx_op_all_to_all ||
+           x->op == &mx_op_exchange_rows || x->op == &mx_op_return_rows;
+}
+
+/* Something that computes; otherwise it moves elements, or is waited for by all ranks. */
+static bool computes(const mx_node *x)
+{
+    return x->op->kind != MX_VIEW && x->op->kind != MX_PROJECT && x->op->kind != MX_SOURCE &&
+           !x->op->collective && mx_node_cost(x).flops > 0;
+}
+
+static bool is_light(const mx_node *x)
+{
+    for (int k = 0; k < x->n_out; k++)
+        if (mx_node_overwrites(x, k))
+            return false;
+    return x->op->kind != MX_SOURCE && !x->op->collective && !computes(x);
+}
+
 static void find_readers(overlap *o)
 {
     for (int i = 0; i < o->n; i++)
-        o->read[o->order[i]->id] = o->n;
+        o->read[o->order[i]->id] = o->late[o->order[i]->id] = o->n;
     for (int i = 0; i < o->g->n_roots; i++)
         o->root[o->g->root[i]->id] = true;
     for (int i = o->n - 1; i >= 0; i--) {
         const mx_node *r = o->order[i];
-        for (int k = 0; k < r->n_in; k++) /* what is only added up may be added up later */
-            if (r->in[k] && (r->op != &mx_op_accumulate || !is_sum(r->in[k])))
-                o->read[r->in[k]->id] = i;
+        int at = r->op == &mx_op_slice && is_of_sum(r) ? o->read[r->id] : i;
+        for (int k = 0; k < r->n_in; k++) { /* what is only added up may be added up later */
+            bool later = r->op == &mx_op_accumulate && r->in[k] && is_of_sum(r->in[k]);
+            if (r->in[k] && !later && at < o->read[r->in[k]->id])
+                o->read[r->in[k]->id] = at;
+            int behind = is_light(r) ? o->late[r->id] : i;
+            if (r->in[k] && behind < o->late[r->in[k]->id])
+                o->late[r->in[k]->id] = behind;
+        }
+    }
+    for (int i = 0; i < o->n; i++) {
+        const mx_node *x = o->order[i];
+        int *at = &o->there[x->id], from = 0;
+        for (int k = 0; k < x->n_in; k++)
+            if (x->in[k] && o->there[x->in[k]->id] > from)
+                from = o->there[x->in[k]->id];
+        *at = x->op->kind == MX_SOURCE ? 0 : is_light(x) ? from : is_move(x) ? o->late[x->id] : i + 1;
     }
 }
 
@@ -73,7 +131,7 @@ static void find_items(overlap *o, bool (*is)(const mx_node *x))
         const mx_collective_attr *a = x->op->collective ? x->attr : NULL;
         if (!a || a->size < 2 || a->beside || o->root[x->id] || !is(x))
             continue;
-        const mx_type *whole = is == is_gather ? &x->type : &x->in[0]->type;
+        const mx_type *whole = is == is_sum ? &x->in[0]->type : &x->type;
         int64_t bytes = (int64_t)mx_type_bytes(whole);
         if (bytes < LEAST)
             continue;
@@ -132,15 +190,45 @@ static void place_sums(overlap *o)
     }
 }
 
+/* Of the same layer, in the same pass over it. */
+static bool is_near(const mx_node *a, const mx_node *b)
+{
+    return mx_same_layer(a, b) && (a->backward || a->recomputed) == (b->backward || b->recomputed);
+}
+
+static void place_moves(overlap *o)
+{
+    for (int i = 0; i < o->n_items; i++) {
+        item *it = &o->items[i];
+        int from = 0, layer = it->made;
+        for (int k = 0; k < it->x->n_in; k++)
+            if (o->there[it->x->in[k]->id] > from)
+                from = o->there[it->x->in[k]->id];
+        while (layer > from && is_near(o->order[layer - 1], it->x))
+            layer--;
+        it->starts = layer;
+        it->ends = o->late[it->x->id];
+    }
+}
+
 /* Is anything computed between two places in the order? */
 static bool has_work(const overlap *o, int from, int to)
 {
-    for (int i = from; i < to; i++) {
-        const mx_node *x = o->order[i];
-        if (x->op->kind == MX_PLAIN && !x->op->collective && mx_node_cost(x).flops > 0)
+    for (int i = from; i < to; i++)
+        if (o->order[i]->op->kind == MX_PLAIN && computes(o->order[i]))
             return true;
-    }
     return false;
+}
+
+/* What a collective is made of goes with it: it was asked for no earlier than that is there. */
+static void go_with(mx_node *x, int seq)
+{
+    if (x->op->kind == MX_SOURCE || x->seq <= seq)
+        return;
+    x->seq = seq;
+    for (int k = 0; k < x->n_in; k++)
+        if (x->in[k])
+            go_with(x->in[k], seq);
 }
 
 /* Nodes of the order stand at odd numbers; at 2 i comes what goes before node i. */
@@ -151,16 +239,18 @@ static void part(overlap *o, const item *it)
     mx_collective_attr *a = mx_arena_copy(&g->arena, x->attr, sizeof *a);
     a->beside = true;
     x->attr = a;
+    o->starts[x->id] = it->starts;
     if (it->starts < it->made) {
         x->seq = 2 * it->starts;
-        for (mx_node *c = x->in[0]; c->op->kind != MX_SOURCE; c = c->in[0])
-            c->seq = c->seq < x->seq ? c->seq : x->seq;
+        for (int k = 0; k < x->n_in; k++)
+            go_with(x->in[k], x->seq);
     }
     g->scope = x->scope;
     g->stage = x->stage;
     g->seq = 2 * it->ends;
     g->backward = x->backward;
-    mx_node *y = mx_wait(g, x, x->in[0]);
+    mx_node *y = x->n_in > 1 ? MX_APPLY(g, &mx_op_wait, NULL, x, x->in[0], x->in[1])
+                             : mx_wait(g, x, x->in[0]);
     y->recomputed = x->recomputed;
     for (int i = 0; i < o->n; i++)
         for (int k = 0; k < o->order[i]->n_in; k++)
@@ -179,21 +269,127 @@ static void place_all(overlap *o, bool (*is)(const mx_node *x), void (*place)(ov
     }
 }
 
+/* --- turns --- */
+
+typedef struct {
+    mx_node *x;
+    int before, number; /* collectives before its start; itself, where it was built */
+    bool moved;
+} turn;
+
+static int by_turn(const void *a, const void *b)
+{
+    const turn *s = a, *t = b;
+    if (s->before != t->before)
+        return s->before - t->before;
+    return s->moved != t->moved ? t->moved - s->moved : s->number - t->number;
+}
+
+static bool takes_part(const mx_node *x)
+{
+    return x->op->collective && x->op->kind == MX_PLAIN &&
+           ((const mx_collective_attr *)x->attr)->size > 1;
+}
+
+static void give_turns(overlap *o, mx_arena *scratch)
+{
+    turn *t = MX_NEW_N(scratch, turn, o->n + 1);
+    int *before = MX_NEW_N(scratch, int, o->n + 1), n = 0;
+    for (int i = 0; i < o->n; i++) {
+        before[i] = n;
+        if (takes_part(o->order[i]))
+            t[n] = (turn){.x = o->order[i], .number = n}, n++;
+    }
+    for (int i = 0, k = 0; i < o->n; i++)
+        if (takes_part(o->order[i])) {
+            int starts = o->starts[o->order[i]->id];
+            t[k].moved = starts < i;
+            t[k++].before = before[starts];
+        }
+    qsort(t, (size_t)n, sizeof *t, by_turn);
+    for (int i = 0; i < n; i++) {
+        mx_collective_attr *a = mx_arena_copy(&o->g->arena, t[i].x->attr, sizeof *a);
+        a->turn = i + 1;
+        t[i].x->attr = a;
+    }
+}
+
+/* --- something to go on beside --- */
+
+/* What depends on x, of the nodes from its place on. */
+static void mark_behind(const overlap *o, int at, int end, bool *behind)
+{
+    for (int i = at; i < end; i++) {
+        const mx_node *n = o->order[i];
+        behind[n->id] = i == at;
+        for (int k = 0; k < n->n_in && !behind[n->id]; k++)
+            behind[n->id] = n->in[k] && behind[n->in[k]->id];
+    }
+}
+
+/* Puts nodes of the layer that do not depend on the one at `at`, and what they are made of, behind
+ * it: about half of what they compute. */
+static void fill(overlap *o, int at, bool *behind)
+{
+    mx_node *x = o->order[at];
+    double all = 0, moved = 0;
+    int end = at + 1;
+    while (end < o->n && (is_near(o->order[end], x) || !mx_scope_layer(o->order[end]->scope)))
+        end++;
+    mark_behind(o, at, end, behind);
+    for (int i = at; i < end; i++)
+        if (computes(o->order[i]) && is_near(o->order[i], x) && !behind[o->order[i]->id])
+            all += mx_node_cost(o->order[i]).flops;
+    for (int i = at; i < end && moved < all / 2; i++) {
+        mx_node *n = o->order[i];
+        if (!computes(n) || !is_near(n, x) || behind[n->id])
+            continue;
+        moved += mx_node_cost(n).flops;
+        go_with(n, x->seq + 1);
+    }
+    for (int i = at; i < end; i++)
+        behind[o->order[i]->id] = false;
+}
+
+static void find_order(overlap *o, mx_arena *scratch)
+{
+    o->order = mx_graph_order(o->g, scratch, &o->n);
+    for (int i = 0; i < o->n; i++) {
+        o->order[i]->seq = 2 * i + 1;
+        o->starts[o->order[i]->id] = i;
+    }
+}
+
+static void fill_all(overlap *o, mx_arena *scratch)
+{
+    bool *behind = MX_NEW_N(scratch, bool, o->g->n_nodes);
+    find_order(o, scratch);
+    for (int i = 0; i < o->n; i++)
+        if (o->order[i]->op == &mx_op_exchange_rows && !o->order[i]->backward &&
+            (int64_t)mx_type_bytes(&o->order[i]->type) >= LEAST)
+            fill(o, i, behind);
+    find_order(o, scratch);
+}
+
 static mx_status run(mx_graph *g, mx_compilation *c)
 {
-    if (!c->device->overlaps || !c->o->partition || c->o->stages)
+    const mx_partition *how = c->o->partition;
+    if (!c->device->overlaps || !how || how->no_overlap || c->o->stages)
         return MX_OK;
     mx_arena scratch = {0};
     mx_graph before = *g;
     overlap o = {.g = g,
                  .read = MX_NEW_N(&scratch, int, g->n_nodes),
+                 .late = MX_NEW_N(&scratch, int, g->n_nodes),
+                 .starts = MX_NEW_N(&scratch, int, g->n_nodes),
+                 .there = MX_NEW_N(&scratch, int, g->n_nodes),
                  .root = MX_NEW_N(&scratch, bool, g->n_nodes)};
-    o.order = mx_graph_order(g, &scratch, &o.n);
-    for (int i = 0; i < o.n; i++)
-        o.order[i]->seq = 2 * i + 1;
+    fill_all(&o, &scratch);
     find_readers(&o);
+    place_all(&o, is_move, place_moves); /* first: their inputs are those of the order */
     place_all(&o, is_gather, place_gathers);
     place_all(&o, is_sum, place_sums);
+    give_turns(&o, &scratch);
     g->seq = before.seq;
     g->scope = before.scope;
     g->stage = before.stage;
@@ -210,4 +406,67 @@ const mx_compile_pass mx_compile_pass_overlap = {
     .before = "fuse",
     .programs = MX_IN_TRAINING,
     .run = run,
+};
+
+/* --- behind fuse --- */
+
+enum { STEP = 256 }; /* between neighbours of the order: room for those that are moved */
+
+static int64_t turn_of(const mx_node *x)
+{
+    return x->op->collective ? ((const mx_collective_attr *)x->attr)->turn : 0;
+}
+
+static int by_number(const void *a, const void *b)
+{
+    return (int)(turn_of(*(mx_node *const *)a) - turn_of(*(mx_node *const *)b));
+}
+
+/* Those that come too early wait for their turn. */
+static void take_turns(mx_graph *g, mx_arena *scratch)
+{
+    int n = 0, m = 0;
+    mx_node **order = mx_graph_order(g, scratch, &n), **t = MX_NEW_N(scratch, mx_node *, n + 1);
+    for (int i = 0; i < n; i++) {
+        order[i]->seq = STEP * i;
+        if (turn_of(order[i]))
+            t[m++] = order[i];
+    }
+    qsort(t, (size_t)m, sizeof *t, by_number);
+    for (int i = 1; i < m; i++)
+        if (t[i]->seq < t[i - 1]->seq)
+            t[i]->seq = t[i - 1]->seq + 1;
+}
+
+/* A group of nodes runs where its last one did, so readers have moved: a wait comes right before
+ * the first of them. */
+static mx_status run_waits(mx_graph *g, mx_compilation *c)
+{
+    mx_arena scratch = {0};
+    int n = 0;
+    if (!c->device->overlaps || !c->o->partition)
+        return MX_OK;
+    take_turns(g, &scratch);
+    mx_node **order = mx_graph_order(g, &scratch, &n);
+    int *read = MX_NEW_N(&scratch, int, g->n_nodes);
+    for (int i = n - 1; i >= 0; i--) {
+        order[i]->seq = 2 * i + 1;
+        for (int k = 0; k < order[i]->n_in; k++)
+            if (order[i]->in[k])
+                read[order[i]->in[k]->id] = i;
+    }
+    for (int i = 0; i < n; i++)
+        if (order[i]->op == &mx_op_wait && mx_collective_is_beside(order[i]->in[0]) &&
+            read[order[i]->id])
+            order[i]->seq = 2 * read[order[i]->id];
+    mx_arena_fini(&scratch);
+    return MX_OK;
+}
+
+const mx_compile_pass mx_compile_pass_waits = {
+    .name = "waits",
+    .doc = "collectives in their turn, and waits for them right before what needs them",
+    .behind = "fuse",
+    .programs = MX_IN_ALL,
+    .run = run_waits,
 };

@@ -14,6 +14,7 @@ typedef struct mx_partition {
     bool zigzag; /* sequences cut by `context` are shared in chunks of equal work */
     /* Share of all weights that may lie whole along an axis that should cut them. */
     double sharding_tolerance;
+    bool no_overlap; /* every collective is waited for at once (overlap.c) */
     bool optimizer_over_data; /* AdamW's moments are cut by `data` as well (update_part.c) */
     mx_str *report; /* where each tensor lies, a line each; NULL: not asked for */
 } mx_partition;

@@ -110,12 +110,18 @@ static void cpu_drop(mx_device *d, void *state)
     (void)d, (void)state;
 }
 
-static mx_comm_seconds cpu_comm_seconds(const mx_device *d)
+static mx_comm_mark cpu_comm_mark(const mx_device *d)
 {
     const cpu_device *c = (const cpu_device *)d;
-    mx_comm_seconds s = c->seconds;
-    s.all += c->thread ? mx_comm_thread_seconds(c->thread) : 0;
-    return s;
+    mx_comm_mark m = {.seconds = c->seconds};
+    m.seconds.all += c->thread ? mx_comm_thread_seconds(c->thread) : 0;
+    return m;
+}
+
+static mx_comm_seconds cpu_comm_seconds(mx_device *d, mx_comm_mark at)
+{
+    (void)d;
+    return at.seconds;
 }
 
 static void cpu_close(mx_device *d)
@@ -142,7 +148,8 @@ mx_status mx_device_open_cpu(mx_device **out)
     *d = (mx_device){.traits = &mx_cpu_traits, .alloc = cpu_alloc, .release = cpu_release,
                      .write = cpu_write, .read = cpu_read, .address = cpu_address,
                      .prepare = cpu_prepare, .run = cpu_run, .drop = cpu_drop, .close = cpu_close,
-                     .comm_seconds = cpu_comm_seconds, .measure_flops = cpu_measure};
+                     .comm_mark = cpu_comm_mark, .comm_seconds = cpu_comm_seconds,
+                     .measure_flops = cpu_measure};
     *out = d;
     return MX_OK;
 }

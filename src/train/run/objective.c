@@ -1,6 +1,7 @@
-/* objective.c - the data of an objective. */
+/* objective.c - the data of an objective, and the programs that it asks for. */
 #include "train/run/objective.h"
 
+#include "exec/programs.h"
 #include <string.h>
 
 /* loss_on, else what MaxText's key says if it was set, else TRL's default. */
@@ -15,6 +16,55 @@ static mx_loss_on loss_on(const mx_config *c)
         return mx_config_bool(c, "sft_train_on_completion_only") ? MX_LOSS_ASSISTANT : MX_LOSS_ALL;
     return strcmp(mx_config_text(c, "semantics"), "maxtext") == 0 ? MX_LOSS_ASSISTANT
                                                                   : MX_LOSS_COMPLETION;
+}
+
+void mx_beside_add(mx_beside *b, const char *name, double bytes)
+{
+    MX_ASSERT(b->n < MX_BESIDE, "%d things beside a run", b->n);
+    b->v[b->n].name = name;
+    b->v[b->n++].bytes = bytes;
+}
+
+mx_status mx_beside_step(mx_beside *b, const char *name, const mx_model_spec *m,
+                         const mx_step_options *o, bool own)
+{
+    mx_step s = {0};
+    MX_TRY(mx_step_plan(&s, m, o));
+    const mx_plan_bytes *p = &s.program.bytes;
+    double bytes = p->inputs + p->variables[MX_VAR_CACHE];
+    for (int k = 0; k < MX_VAR_KIND_COUNT && own; k++)
+        bytes += k == MX_VAR_CACHE ? 0 : p->variables[k];
+    if (own)
+        bytes += p->activations + p->workspace;
+    mx_beside_add(b, name, bytes);
+    mx_step_close(&s);
+    return MX_OK;
+}
+
+double mx_beside_bytes(const mx_beside *b)
+{
+    double sum = 0;
+    for (int i = 0; i < b->n; i++)
+        sum += b->v[i].bytes;
+    return sum;
+}
+
+void mx_objective_apply(const mx_objective *o, const void *settings, mx_programs_request *q)
+{
+    mx_step_options *s = &q->options;
+    if (o->rows != MX_ROWS_DOCUMENTS) { /* per_device_batch_size counts pairs, prompts */
+        int64_t each = o->rows_each ? o->rows_each(settings) : 2;
+        mx_batch_plan *b = &q->batch;
+        b->microbatch *= each;
+        b->global_microbatch *= each;
+        b->global_sequences *= each;
+        b->global_tokens *= each;
+        q->eval_batch *= each;
+        s->shape.batch = b->microbatch;
+        s->shape.packed = false;
+    }
+    s->loss = o->loss;
+    s->settings = settings;
 }
 
 void mx_objective_request(const mx_objective *o, const mx_config *c, mx_train_data_request *r)

@@ -27,6 +27,22 @@ typedef enum {
 
 enum { MX_HOST_METRICS = 48 };
 
+/* What is kept in memory beside the run's own programs: other models, caches. */
+enum { MX_BESIDE = 6 };
+typedef struct {
+    struct {
+        const char *name;
+        double bytes;
+    } v[MX_BESIDE];
+    int n;
+} mx_beside;
+void mx_beside_add(mx_beside *b, const char *name, double bytes);
+double mx_beside_bytes(const mx_beside *b);
+/* Adds a program of another model, or of the run's own (then with weights and scratch memory that
+ * are there), once compiled. */
+mx_status mx_beside_step(mx_beside *b, const char *name, const mx_model_spec *m,
+                         const struct mx_step_options *o, bool own) MX_MUST_USE;
+
 /* An objective within a run; kept by the run, one for training. */
 typedef struct {
     const mx_objective *objective;
@@ -56,6 +72,7 @@ struct mx_objective {
     const char *verb; /* whose objective it is */
     const char *key;  /* what asks for it beside the verb; NULL: nothing, or loss_type=NAME */
     const char *data; /* what its records hold, one line */
+    int place;        /* in lists of them all, from 1: the order in which a model learns */
     mx_objective_rows rows;
     /* Makes the model that is read what it will be, before it is built; NULL: it stays. */
     mx_status (*adapt)(mx_model_spec *m);
@@ -73,6 +90,8 @@ struct mx_objective {
      * rows [row, row + microbatch) of b themselves; `report` gives numbers of the last batch;
      * `position` is where `next` stands in the data, JSON, for checkpoints. */
     mx_status (*open)(mx_objective_run *o);
+    /* The memory of what `open` opens, on the device, found without a session; NULL: nothing. */
+    mx_status (*beside)(const mx_objective_run *o, mx_beside *out);
     void (*close)(mx_objective_run *o);
     mx_status (*next)(mx_objective_run *o, const mx_batch **b);
     mx_status (*feed)(mx_objective_run *o, mx_exec *e, const mx_batch *b, int64_t row);
@@ -88,6 +107,10 @@ struct mx_objective {
 extern const mx_objective *const mx_objective_table[];
 extern const int mx_objective_count;
 
+/* Makes the request for the programs of plain training that for the objective's. */
+struct mx_programs_request;
+void mx_objective_apply(const mx_objective *o, const void *settings,
+                        struct mx_programs_request *q);
 /* What `maxc data VERB` and the run itself read, from the same keys. NULL: plain training. */
 void mx_objective_request(const mx_objective *o, const mx_config *c, mx_train_data_request *r);
 

@@ -32,27 +32,14 @@ mx_status mx_run_goal_read(mx_run *r)
     if (s->shape.images_per_row && o->rows != MX_ROWS_DOCUMENTS)
         return mx_fail(MX_USAGE, "%s: maxc %s does not take images yet; set use_multimodal=false",
                        mx_config_where(r->c, "use_multimodal"), o->verb);
-    if (o->rows != MX_ROWS_DOCUMENTS) { /* per_device_batch_size counts pairs, prompts */
-        int64_t each = o->rows_each ? o->rows_each(r->goal.settings) : 2;
-        mx_batch_plan *b = &r->request.batch;
-        b->microbatch *= each;
-        b->global_microbatch *= each;
-        b->global_sequences *= each;
-        b->global_tokens *= each;
-        r->request.eval_batch *= each;
-        s->shape.batch = b->microbatch;
-        s->shape.packed = false;
-    }
-    s->loss = o->loss;
-    s->settings = r->goal.settings;
+    mx_objective_apply(o, r->goal.settings, &r->request);
     return MX_OK;
 }
 
-mx_status mx_run_goal_open(mx_run *r)
+/* What it may know of the run, as far as that is there. */
+static void tell(mx_run *r)
 {
     mx_objective_run *o = &r->goal;
-    if (o->objective && o->objective->measure && *mx_config_text(r->c, "task_path"))
-        r->rules.task_interval = mx_config_int(r->c, "task_interval");
     o->model = &r->model;
     o->options = &r->request.options;
     o->model_dir = r->weights_dir;
@@ -69,6 +56,24 @@ mx_status mx_run_goal_open(mx_run *r)
     }
     o->position = r->at.loader;
     o->n_position = r->at.loader_bytes;
+}
+
+mx_status mx_run_goal_beside(mx_run *r, mx_beside *out)
+{
+    const mx_objective *o = r->goal.objective;
+    tell(r);
+    return o && o->beside ? o->beside(&r->goal, out) : MX_OK;
+}
+
+mx_status mx_run_goal_open(mx_run *r)
+{
+    mx_objective_run *o = &r->goal;
+    if (o->objective && o->objective->measure && *mx_config_text(r->c, "task_path"))
+        r->rules.task_interval = mx_config_int(r->c, "task_interval");
+    if (r->rules.task_interval && r->mesh_rank)
+        return mx_fail(MX_USAGE, "%s: tasks are not asked on a mesh yet; leave mesh= or task_path "
+                       "out", mx_config_where(r->c, "task_path"));
+    tell(r);
     return o->objective && o->objective->open ? o->objective->open(o) : MX_OK;
 }
 

@@ -75,7 +75,14 @@ static mx_status check_host(mx_run *r)
 static mx_status check_memory(mx_run *r)
 {
     mx_plan_device d = {.traits = r->request.options.compile.device};
+    mx_beside beside = {0};
+    char a[32];
     mx_plan_of(&r->plan, &r->programs, &r->request.batch, &d);
+    MX_TRY(mx_run_goal_beside(r, &beside));
+    for (int i = 0; i < beside.n; i++)
+        mx_progress_say(&r->report.progress, "memory: %s beside the run: %s",
+                        mx_format_bytes(a, sizeof a, beside.v[i].bytes), beside.v[i].name);
+    r->plan.total += r->plan.beside = mx_beside_bytes(&beside);
     MX_TRY(
         mx_plan_check(&r->plan, &r->model, &r->request,
                       share_of(r, mx_session_memory_available(r->session))));
@@ -219,6 +226,7 @@ mx_status mx_run_write_plan(const mx_run *r)
                 {"inputs", p->inputs, ""},
                 {"activations", p->activations, ""},
                 {"work space", p->workspace, ""},
+                {"beside", p->beside, "  (other models and caches)"},
                 {"snapshot", r->saving.snapshots ? p->snapshot : 0, "  (in host memory)"},
                 {"in host memory", p->on_host, "  (of the optimizer, not in the total)"},
                 {"in host memory", p->offloaded, "  (of activations, not in the total)"}};

@@ -28,7 +28,7 @@ typedef struct {
     bool in_flight;
     float loss_limit, norm_limit; /* infinite: none */
     double lr, wait_s, began, done, flops;
-    mx_comm_seconds comm; /* of this rank's collectives */
+    mx_comm_mark comm_from, comm_to; /* between them are this rank's collectives */
     int64_t tokens, trained, counted; /* counted: what the loss is a mean over */
     mx_metric host[MX_HOST_METRICS]; /* of the objective, about the batch */
     int n_host;
@@ -36,6 +36,7 @@ typedef struct {
     float loss, grad_norm;
     bool skipped;
     double step_s;
+    mx_comm_seconds comm;
 } mx_inflight_step;
 
 /* What the loop asks for as it goes; read once, before the first step. */
@@ -226,6 +227,8 @@ mx_status mx_run_stage_enter(mx_run *r) MX_MUST_USE; /* that of the step after a
 mx_status mx_run_next_batch(mx_run *r, const mx_batch **out) MX_MUST_USE;
 /* run_goal.c: the run's objective, where it has one. */
 mx_status mx_run_goal_read(mx_run *r) MX_MUST_USE; /* its keys, once the batch is planned */
+/* What it will keep beside the run's programs, once a session is open. */
+mx_status mx_run_goal_beside(mx_run *r, mx_beside *out) MX_MUST_USE;
 mx_status mx_run_goal_open(mx_run *r) MX_MUST_USE; /* once there are weights */
 /* What the loss of a batch is a mean over. */
 int64_t mx_run_counted(const mx_run *r, const mx_batch *b);

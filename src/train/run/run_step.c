@@ -274,11 +274,9 @@ mx_status mx_run_launch(mx_run *r, bool *end)
     f->counted = of_all[3];
     if (r->goal.objective && r->goal.objective->report)
         f->n_host = r->goal.objective->report(&r->goal, f->host);
-    mx_comm_seconds before = mx_session_comm_seconds(r->session);
+    f->comm_from = mx_session_comm_mark(r->session);
     MX_TRY(run_programs(r, b, f));
-    f->comm = mx_session_comm_seconds(r->session);
-    f->comm.all -= before.all;
-    f->comm.waited -= before.waited;
+    f->comm_to = mx_session_comm_mark(r->session);
     f->done = mx_clock_now();
     f->in_flight = true;
     r->at.step++;
@@ -387,6 +385,7 @@ static mx_status arrive(mx_run *r, mx_inflight_step *f)
     r->loop.last_done = f->done;
     r->loop.last_clock = f->got.mark ? *f->got.clock : 0;
     f->in_flight = false;
+    f->comm = mx_session_comm_seconds(r->session, f->comm_from, f->comm_to);
     f->loss = sum_of(r, f, LOSS);
     f->grad_norm = f->got.value[update_at(r, GRAD_NORM)];
     f->skipped =

@@ -13,6 +13,7 @@ typedef struct mx_cuda_copy mx_cuda_copy;   /* op_offload.c */
 typedef struct mx_cuda_group mx_cuda_group; /* group.h */
 typedef struct mx_cuda_alone mx_cuda_alone; /* alone.c */
 typedef struct mx_nccl mx_nccl;             /* nccl.h */
+typedef struct mx_cuda_comm mx_cuda_comm;   /* comm_stream.h */
 
 struct mx_cuda {
     mx_cuda_libs libs;
@@ -24,6 +25,7 @@ struct mx_cuda {
     mx_nccl *nccl;         /* NULL: not opened */
     mx_cuda_group *groups; /* that collectives of its programs have used */
     mx_cuda_alone *alone; /* NULL: kernels are not timed alone */
+    mx_cuda_comm *comm;    /* NULL: no collective so far */
     void *mark;          /* a word that nobody reads (op_offload.c) */
     void *gemm_work;     /* MX_GPU_GEMM_WORK bytes */
     size_t work_bytes;   /* of the program that is being prepared: what any launch of it gets */
@@ -47,6 +49,9 @@ mx_status mx_cuda_program_run(mx_device *d, mx_exec *e, void *state) MX_MUST_USE
 void mx_cuda_program_drop(mx_device *d, void *state);
 /* Its graph has addresses of workspace that is no longer there. */
 void mx_cuda_program_forget(mx_device *d, void *state);
+
+/* Behind a wait for another stream: something for the next kernel to follow (op_offload.c). */
+mx_status mx_cuda_follow(mx_cuda *c) MX_MUST_USE;
 
 /* A plan for a GEMM (gemm_search.c). */
 mx_status mx_cuda_plan_gemm(mx_cuda *c, const mx_gemm_shape *s, mx_gemm_plan **out) MX_MUST_USE;

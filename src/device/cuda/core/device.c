@@ -4,6 +4,7 @@
 
 #include "device/chips.h"
 #include "device/cuda/core/kernels.h"
+#include "device/cuda/ranks/comm_stream.h"
 #include "device/cuda/ranks/group.h"
 #include "interface.h"
 #include "ops/gpu_work.h"
@@ -187,6 +188,7 @@ static void cuda_close(mx_device *d)
     if (c->stage)
         cudaFreeHost(c->stage);
     mx_cuda_groups_close(c);
+    mx_cuda_comm_close(c);
     mx_gemm_lt_close(c->lt);
     mx_sdpa_close(c->sdpa);
     cudaFree(c->mark);
@@ -217,6 +219,7 @@ static mx_status open_libraries(mx_cuda *c, mx_chip *chip)
              prop.major == 9 ? "a" : "");
     MX_TRY(mx_cuda_check(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "a stream"));
     MX_TRY(mx_cuda_check(cudaMalloc(&c->gemm_work, MX_GPU_GEMM_WORK), "workspace"));
+    MX_TRY(mx_cuda_check(cudaMalloc(&c->mark, sizeof(int)), "a mark"));
     if (cudaHostAlloc((void **)&c->stage, STAGE_BYTES, cudaHostAllocDefault) != cudaSuccess) {
         cudaGetLastError(); /* slower, not wrong */
         c->stage = NULL;
@@ -252,7 +255,8 @@ static mx_status open_device(const mx_device_traits *traits, mx_device **out)
                             .close = cuda_close, .readback = &readback,
                             .staging = &mx_cuda_staging, .free_bytes = cuda_free_bytes,
                             .forget = mx_cuda_program_forget, .fill = cuda_fill,
-                            .convert = cuda_convert};
+                            .convert = cuda_convert, .comm_mark = mx_cuda_comm_mark,
+                            .comm_seconds = mx_cuda_comm_seconds};
     mx_status st = open_libraries(&d->cuda, &d->traits.chip);
     if (st)
         mx_free(d);

@@ -35,8 +35,6 @@ static void drop_copy(mx_cuda *c, void *state)
 static mx_status prepare_copy(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work_bytes)
 {
     (void)work_bytes;
-    if (!c->mark)
-        MX_TRY(mx_cuda_check(cudaMalloc(&c->mark, sizeof(int)), "a mark"));
     if (!c->copies)
         MX_TRY(mx_cuda_check(cudaStreamCreateWithFlags(&c->copies, cudaStreamNonBlocking),
                              "a stream for copies"));
@@ -74,14 +72,19 @@ static mx_status prepare_wait(mx_cuda *c, const mx_exec_step *s, void **state, s
     return MX_OK;
 }
 
-/* The mark is something for the next kernel to follow. Kernels that start early (pdl.h) do so by
- * the end of the kernel before them; a copy on another stream is no kernel. */
+/* Kernels that start early (pdl.h) do so by the end of the kernel before them; what runs on another
+ * stream is none. */
+mx_status mx_cuda_follow(mx_cuda *c)
+{
+    return mx_cuda_check(cudaMemsetAsync(c->mark, 0, sizeof(int), c->stream), "a mark");
+}
+
 static mx_status launch_wait(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     const mx_cuda_copy *p = state;
     (void)s;
     MX_TRY(mx_cuda_check(cudaStreamWaitEvent(c->stream, p->end, 0), "an event"));
-    return mx_cuda_check(cudaMemsetAsync(c->mark, 0, sizeof(int), c->stream), "a mark");
+    return mx_cuda_follow(c);
 }
 
 static void drop_nothing(mx_cuda *c, void *state)

@@ -8,6 +8,7 @@
 
 #include "base/arena.h"
 #include "base/clock.h"
+#include "device/cuda/ranks/comm_stream.h"
 #include "device/cuda/ranks/group.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +25,7 @@ typedef struct {
     bound *step;
     int n, n_fallback, runs;
     mx_process_group *group; /* of one of its collectives, which are never captured; NULL: none */
+    bool aside;              /* collectives have a stream of their own (comm_stream.h) */
     cudaGraphExec_t graph;   /* NULL: not captured yet */
 } program;
 
@@ -63,6 +65,13 @@ void mx_cuda_program_drop(mx_device *d, void *state)
     mx_free(p);
 }
 
+/* Collectives beside others have the end of the workspace. */
+static size_t work_room(const mx_exec *e, int i)
+{
+    size_t at = e->program->beside_at;
+    return e->step[i].beside ? e->work_bytes - at : at;
+}
+
 /* Finds which neighbours go together. What any launch needs was planned. */
 static void gather(mx_exec *e, program *p, const size_t *need)
 {
@@ -77,8 +86,9 @@ static void gather(mx_exec *e, program *p, const size_t *need)
         p->step[i].together = n;
         for (int k = 0; k < n; k++)
             sum += op ? need[i + k] : 0;
-        MX_ASSERT(sum <= e->work_bytes, "%s needs %zu bytes of workspace, planned are %zu",
-                  e->step[i].label, sum, e->work_bytes);
+        size_t planned = work_room(e, i);
+        MX_ASSERT(sum <= planned, "%s needs %zu bytes of workspace, planned are %zu",
+                  e->step[i].label, sum, planned);
     }
 }
 
@@ -87,7 +97,6 @@ mx_status mx_cuda_program_prepare(mx_device *d, mx_exec *e, void **state)
     mx_cuda *c = mx_cuda_of(d);
     c->any_order = d->any_order;
     c->search = d->search;
-    c->work_bytes = e->work_bytes;
     mx_gemm_lt_remember(c->lt, c->search ? c->choices : NULL);
     program *p = mx_realloc(NULL, sizeof *p);
     *p = (program){.n = e->n_steps};
@@ -98,6 +107,10 @@ mx_status mx_cuda_program_prepare(mx_device *d, mx_exec *e, void **state)
     bool quiet = getenv("MX_CUDA_QUIET") != NULL;
     for (int i = 0; i < e->n_steps; i++) {
         need[i] = 0;
+        p->aside |= e->step[i].beside;
+        c->work_bytes = work_room(e, i);
+        if (e->step[i].waits_for)
+            continue; /* launch_step */
         const mx_cuda_op *op = find_op(&e->step[i]);
         mx_status st = op ? op->prepare(c, &e->step[i], &p->step[i].state, &need[i])
                           : mx_fail(MX_DEVICE, "no CUDA kernel");
@@ -184,24 +197,54 @@ static mx_status take_failure(mx_exec *e)
     return st;
 }
 
+static mx_status launch_plain(mx_cuda *c, mx_exec *e, const program *p, int i)
+{
+    const bound *b = &p->step[i];
+    return b->op ? b->op->launch(c, &e->step[i], b->state) : run_on_host(c, e, &e->step[i]);
+}
+
+/* Other steps go on beside it, or the compute stream waits for it at once. */
+static mx_status launch_collective(mx_cuda *c, mx_exec *e, const program *p, int i)
+{
+    mx_exec_step *s = &e->step[i];
+    bool aside = p->aside && !c->alone;
+    mx_status st = mx_cuda_comm_begin(c, aside, &s->ticket);
+    if (!st)
+        st = launch_plain(c, e, p, i);
+    mx_status end = mx_cuda_comm_end(c, s->ticket);
+    if (!st && !end && aside && !s->beside)
+        end = mx_cuda_comm_join(c, s->ticket);
+    mx_status_free(st ? end : NULL);
+    return st ? st : end;
+}
+
+static mx_status launch_step(mx_cuda *c, mx_exec *e, const program *p, int i)
+{
+    const mx_exec_step *s = &e->step[i];
+    if (s->waits_for)
+        return mx_cuda_comm_join(c, e->step[s->waits_for - 1].ticket);
+    return s->call.group || s->beside ? launch_collective(c, e, p, i) : launch_plain(c, e, p, i);
+}
+
 /* Launches the step at i, and its neighbours where they go together; moves i past them. */
 static mx_status launch_next(mx_cuda *c, mx_exec *e, program *p, int *i)
 {
     const bound *b = &p->step[*i];
     const mx_exec_step *s = &e->step[*i];
     int n = b->together > 1 ? b->together : 1;
-    mx_status st = n > 1   ? b->op->launch_many(c, s, n)
-                   : b->op ? b->op->launch(c, s, b->state)
-                           : run_on_host(c, e, s);
+    mx_status st = n > 1 ? b->op->launch_many(c, s, n) : launch_step(c, e, p, *i);
     *i += n;
     return st ? mx_status_wrap(st, "%s in %s", s->op->name, s->scope) : MX_OK;
 }
 
 static mx_status launch_all(mx_cuda *c, mx_exec *e, program *p)
 {
-    for (int i = 0; i < p->n && !e->failed;)
-        MX_TRY(launch_next(c, e, p, &i));
-    return take_failure(e);
+    mx_status st = MX_OK;
+    for (int i = 0; i < p->n && !e->failed && !st;)
+        st = launch_next(c, e, p, &i);
+    mx_status end = mx_cuda_comm_join_all(c);
+    mx_status_free(st ? end : NULL);
+    return st ? st : end ? end : take_failure(e);
 }
 
 static bool alike(const mx_exec_step *a, const mx_exec_step *b)
@@ -310,34 +353,49 @@ static mx_status capture(mx_cuda *c, mx_exec *e, program *p)
     return st;
 }
 
-/* Every step between two events: the device's own clock, set by the host's at the first event. */
+/* When steps began and ended: events on the stream of each, read when all of them are over. The
+ * device's own clock, set by the host's at the first event. */
+static void read_times(mx_cuda *c, mx_exec *e, const program *p, const cudaEvent_t *at, double base)
+{
+    for (int i = 0; i < p->n; i++) {
+        float ms[2] = {0};
+        if (e->step[i].beside)
+            mx_cuda_comm_times(c, e->step[i].ticket, at[0], ms);
+        for (int k = 0; k < 2; k++) {
+            if (!e->step[i].beside)
+                cudaEventElapsedTime(&ms[k], at[0], at[2 * i + 1 + k]);
+            e->took[2 * i + k] = base + 1e-3 * (double)ms[k];
+        }
+    }
+}
+
 static mx_status launch_timed(mx_cuda *c, mx_exec *e, program *p)
 {
-    cudaEvent_t first = NULL, begin = NULL, end = NULL;
-    float ms = 0;
-    mx_status st;
+    int n = 2 * p->n + 1, made = 0;
+    cudaEvent_t *at = mx_realloc(NULL, sizeof *at * (size_t)n);
+    mx_status st = MX_OK;
+    for (; made < n && !st; made += !st)
+        st = mx_cuda_check(cudaEventCreate(&at[made]), "an event");
     double base = mx_clock_now();
-    MX_TRY_OUT(st, mx_cuda_check(cudaEventCreate(&first), "an event"));
-    MX_TRY_OUT(st, mx_cuda_check(cudaEventCreate(&begin), "an event"));
-    MX_TRY_OUT(st, mx_cuda_check(cudaEventCreate(&end), "an event"));
-    MX_TRY_OUT(st, mx_cuda_check(cudaEventRecord(first, c->stream), "an event"));
-    for (int i = 0; i < p->n; i++) {
-        const bound *b = &p->step[i];
-        MX_TRY_OUT(st, mx_cuda_check(cudaEventRecord(begin, c->stream), "an event"));
-        MX_TRY_OUT(st,
-                   b->op ? b->op->launch(c, &e->step[i], b->state)
-                         : run_on_host(c, e, &e->step[i]));
-        MX_TRY_OUT(st, mx_cuda_check(cudaEventRecord(end, c->stream), "an event"));
-        MX_TRY_OUT(st, mx_cuda_check(cudaEventSynchronize(end), e->step[i].label));
-        cudaEventElapsedTime(&ms, first, begin);
-        e->took[2 * i] = base + 1e-3 * ms;
-        cudaEventElapsedTime(&ms, first, end);
-        e->took[2 * i + 1] = base + 1e-3 * ms;
+    if (!st)
+        st = mx_cuda_check(cudaEventRecord(at[0], c->stream), "an event");
+    for (int i = 0; i < p->n && !st && !e->failed; i++) {
+        st = mx_cuda_check(cudaEventRecord(at[2 * i + 1], c->stream), "an event");
+        if (!st)
+            st = launch_step(c, e, p, i);
+        if (!st)
+            st = mx_cuda_check(cudaEventRecord(at[2 * i + 2], c->stream), "an event");
     }
-out:
-    cudaEventDestroy(first);
-    cudaEventDestroy(begin);
-    cudaEventDestroy(end);
+    mx_status end = mx_cuda_comm_join_all(c);
+    if (!end)
+        end = mx_cuda_wait(c, NULL);
+    mx_status_free(st ? end : NULL);
+    st = st ? st : end ? end : take_failure(e);
+    if (!st)
+        read_times(c, e, p, at, base);
+    for (int i = 0; i < made; i++)
+        cudaEventDestroy(at[i]);
+    mx_free(at);
     return st;
 }
 

@@ -1,8 +1,10 @@
-/* collective.cu - see collective.h. All of it is bound by memory. */
+/* collective.cu - see collective.h. All of it is bound by memory, as long as places are found in 32
+ * bits: a division of 64 takes longer than the 16 bytes it finds. I: what is counted in. */
 #include "device/cuda/ranks/collective.h"
 #include "device/cuda/core/vec.cuh"
 
 enum { BLOCK = 256, WORDS = 4 }; /* WORDS: that a thread has under way */
+enum : int64_t { MOST_32 = (int64_t)1 << 31 };
 
 /* --- sums --- */
 
@@ -49,15 +51,16 @@ template <int W, class T> __device__ __forceinline__ void give(T *p, const T (&f
 }
 
 /* T: as it lies; A: as it is added up. across: vectors of W in a run. */
-template <class T, class A, int W>
+template <class T, class A, int W, class I>
 __global__ void __launch_bounds__(BLOCK)
-    sum_kernel(T *out, const __grid_constant__ mx_cuda_buffers from, mx_cuda_sum s, int64_t across,
-               int64_t total)
+    sum_kernel(T *out, const __grid_constant__ mx_cuda_buffers from, mx_cuda_sum s, I across,
+               I total)
 {
-    int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
+    I i = (I)blockIdx.x * BLOCK + threadIdx.x;
     if (i >= total)
         return;
-    int64_t at = i / across * s.pitch + i % across * W;
+    I row = i / across;
+    int64_t at = (int64_t)row * s.pitch + (int64_t)(i - row * across) * W;
     A sum[W], x[W];
     take<W>(sum, (const T *)from.at[0] + at);
 #pragma unroll 4
@@ -67,7 +70,7 @@ __global__ void __launch_bounds__(BLOCK)
         for (int j = 0; j < W; j++)
             sum[j] = s.max ? (x[j] > sum[j] ? x[j] : sum[j]) : sum[j] + x[j];
     }
-    give<W>(out + i * W, sum);
+    give<W>(out + (int64_t)i * W, sum);
 }
 
 template <class T, class A, int W>
@@ -75,8 +78,13 @@ static cudaError_t sum_by(void *out, const mx_cuda_buffers *from, const mx_cuda_
                           cudaStream_t stream)
 {
     int64_t across = s->run / W, total = across * s->rows;
-    sum_kernel<T, A, W><<<(unsigned)((total + BLOCK - 1) / BLOCK), BLOCK, 0, stream>>>(
-        (T *)out, *from, *s, across, total);
+    unsigned blocks = (unsigned)((total + BLOCK - 1) / BLOCK);
+    if (total < MOST_32)
+        sum_kernel<T, A, W, uint32_t><<<blocks, BLOCK, 0, stream>>>(
+            (T *)out, *from, *s, (uint32_t)across, (uint32_t)total);
+    else
+        sum_kernel<T, A, W, int64_t><<<blocks, BLOCK, 0, stream>>>((T *)out, *from, *s, across,
+                                                                   total);
     return cudaGetLastError();
 }
 
@@ -112,12 +120,12 @@ cudaError_t mx_cuda_sum_buffers(void *out, const mx_cuda_buffers *from, const mx
 /* --- pieces --- */
 
 /* Row k of the grid copies piece k; across: words of a run. */
-template <class T>
+template <class T, class I>
 __global__ void __launch_bounds__(BLOCK)
-    join_kernel(T *out, const __grid_constant__ mx_cuda_buffers from, int64_t across, int64_t words)
+    join_kernel(T *out, const __grid_constant__ mx_cuda_buffers from, I across, I words)
 {
     const T *piece = (const T *)from.at[blockIdx.y];
-    int64_t first = (int64_t)blockIdx.x * (BLOCK * WORDS) + threadIdx.x;
+    I first = (I)blockIdx.x * (BLOCK * WORDS) + threadIdx.x;
     T v[WORDS];
 #pragma unroll
     for (int j = 0; j < WORDS; j++)
@@ -125,9 +133,9 @@ __global__ void __launch_bounds__(BLOCK)
             v[j] = piece[first + j * BLOCK];
 #pragma unroll
     for (int j = 0; j < WORDS; j++) {
-        int64_t i = first + j * BLOCK;
-        if (i < words)
-            out[(i / across * gridDim.y + blockIdx.y) * across + i % across] = v[j];
+        I i = first + j * BLOCK, row = i / across;
+        if (i < words) /* the word i - row * across of piece blockIdx.y of this row */
+            out[(int64_t)(row * (gridDim.y - 1) + blockIdx.y) * across + i] = v[j];
     }
 }
 
@@ -137,7 +145,11 @@ static cudaError_t join_by(void *out, const mx_cuda_buffers *from, const mx_cuda
 {
     int64_t across = s->run / (int64_t)sizeof(T), words = across * s->outer;
     dim3 grid((unsigned)((words + BLOCK * WORDS - 1) / (BLOCK * WORDS)), (unsigned)s->n);
-    join_kernel<T><<<grid, BLOCK, 0, stream>>>((T *)out, *from, across, words);
+    if (words < MOST_32 / s->n)
+        join_kernel<T, uint32_t><<<grid, BLOCK, 0, stream>>>((T *)out, *from, (uint32_t)across,
+                                                             (uint32_t)words);
+    else
+        join_kernel<T, int64_t><<<grid, BLOCK, 0, stream>>>((T *)out, *from, across, words);
     return cudaGetLastError();
 }
 

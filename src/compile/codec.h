@@ -1,6 +1,10 @@
 /* codec.h - values to bytes and back, by one description for both directions.
  *
- *     static void code_point(mx_codec *c, point *p) { mx_code_i64(c, &p->x); mx_code_i64(c, &p->y); }
+ *     static void code_point(mx_codec *c, point *p)
+ *     {
+ *         mx_code_i64(c, &p->x);
+ *         mx_code_i64(c, &p->y);
+ *     }
  *
  * writes a point with a codec that has `out`, and reads it into *p with one that reads bytes. So
  * what is written and what is read cannot drift apart. Integers are varints (zigzag), numbers eight
@@ -10,8 +14,8 @@
  * (`bad`), and everything read after it is zero, so loops over what was read end at once. Whatever
  * counts or indexes is read with its limits.
  */
-#ifndef MX_BASE_CODEC_H
-#define MX_BASE_CODEC_H
+#ifndef MX_COMPILE_CODEC_H
+#define MX_COMPILE_CODEC_H
 
 #include "base/arena.h"
 #include "base/str.h"

@@ -1,8 +1,8 @@
 /* simd_bytes.h - dot products of bytes (AVX512-VNNI) and tables of bytes (AVX512-VBMI), for kernels
  * that read quantized weights. mx_simd_has_bytes says whether code of MX_TARGET_BYTES may be
  * called; elsewhere it is compiled and never called. */
-#ifndef MX_BASE_SIMD_BYTES_H
-#define MX_BASE_SIMD_BYTES_H
+#ifndef MX_OPS_CPU_SIMD_BYTES_H
+#define MX_OPS_CPU_SIMD_BYTES_H
 
 #include "base/simd.h"
 #include <stdbool.h>
