@@ -120,7 +120,8 @@ static void find_readers(overlap *o)
         for (int k = 0; k < x->n_in; k++)
             if (x->in[k] && o->there[x->in[k]->id] > from)
                 from = o->there[x->in[k]->id];
-        *at = x->op->kind == MX_SOURCE ? 0 : is_light(x) ? from : is_move(x) ? o->late[x->id] : i + 1;
+        bool source = x->op->kind == MX_SOURCE;
+        *at = source ? 0 : is_light(x) ? from : is_move(x) ? o->late[x->id] : i + 1;
     }
 }
 
