@@ -104,7 +104,7 @@ done
 for key in "train step_timeout_seconds" "train collective_timeout_seconds" "serve x drain_seconds" "serve x request_seconds"; do
     expect 2 'takes a number, .* to 1e9' $maxc $key=1e300
 done
-expect 2 'dump_ir=fusion: there is no such pass; use one of build, .*, fuse, all' $maxc plan dump_ir=fusion base_emb_dim=64 base_num_decoder_layers=1
+expect 2 'dump_ir=fusion: there is no such pass; use one of build, .*, fuse, waits, all' $maxc plan dump_ir=fusion base_emb_dim=64 base_num_decoder_layers=1
 $maxc help base.yml | cmp - configs/base.yml || say "configs/base.yml is not what the tables say; make base-yml writes it"
 # base.yml as the file must not undo the model's
 for base in configs/base.yml src/maxtext/configs/base.yml; do
