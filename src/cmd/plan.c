@@ -374,8 +374,8 @@ const mx_verb mx_verb_plan = {
     .usage = "[FILE.yml] [VERB] [MODEL] [chip=h100] [key=value ...]",
     .help =
         "VERB (sft, dpo, grpo, distill) plans a run of that verb, with the reference, teacher and\n"
-        "rollout cache that it keeps. MODEL is a Hugging Face directory; without it the model is that of\n"
-        "load_parameters_path, or what the keys describe (model_name=NAME for one of\n"
+        "rollout cache that it keeps. MODEL is a Hugging Face directory; without it the model is\n"
+        "that of load_parameters_path, or what the keys describe (model_name=NAME for one of\n"
         "configs/models). Exit status 4 when the run would not fit: in the chip's memory, or in\n"
         "what this machine has free now.",
     .max_args = 2,

@@ -8,7 +8,7 @@
  * that touches them. The weights' rows are copied together in every step, and again for the
  * backward pass, rather than kept so long (remat.c).
  *
- * On a mesh weights are put together before ranks gather them, where every rank has whole rows' parts:
+ * On a mesh weights are put together before ranks gather them, where a rank has some columns:
  *     gather(Wq), gather(Wk), gather(Wv)   ->   gather([Wq; Wk; Wv])
  * one collective instead of three, and one for their gradients.
  *

@@ -46,8 +46,7 @@ typedef struct {
     size_t given_bytes;     /* of that, inputs and constants, in front */
     size_t work_bytes; /* the largest workspace of a launch, on the device it was compiled for */
     size_t host_work_bytes; /* the same on the CPU */
-    size_t beside_at; /* of a workspace on the device, where that of collectives beside others begins
-                       */
+    size_t beside_at; /* in the device's, where that of collectives beside others begins */
     size_t scratch_bytes;   /* the buffer and the workspace */
     size_t host_bytes; /* a second buffer, in host memory (ops with `hosted` outputs) */
     mx_plan_bytes bytes;

@@ -241,6 +241,9 @@ static void check_node(mx_codec *c, mx_graph *g, const mx_node *n)
     bool follows = n->op->kind == MX_VIEW || n->op->kind == MX_PROJECT;
     if (follows && (n->n_in < 1 || !n->in[0]))
         mx_codec_refuse(c, "a view is of nothing");
+    else if (n->op->kind == MX_PROJECT && (*(const int64_t *)n->attr < 0 ||
+                                           *(const int64_t *)n->attr >= n->in[0]->n_out))
+        mx_codec_refuse(c, "a node takes an output that is not there");
 }
 
 static mx_node *read_node(mx_codec *c, mx_graph *g, const record *r)
@@ -307,6 +310,18 @@ static void read_places(mx_codec *c, mx_program *p, const record *r, const mx_no
     }
 }
 
+/* Runs every node behind what it needs, overwriting included? Inputs are earlier by themselves. */
+static void check_order(mx_codec *c, const mx_graph *g)
+{
+    mx_arena scratch = {0};
+    mx_edges e = mx_graph_before(g, &scratch);
+    for (int i = 0; i < g->n_nodes; i++)
+        for (int k = e.start[i]; k < e.start[i + 1]; k++)
+            if (e.node[k] >= i)
+                mx_codec_refuse(c, "a node overwrites what a later one reads");
+    mx_arena_fini(&scratch);
+}
+
 static mx_status refused(const mx_codec *c)
 {
     return c->bad ? mx_fail(MX_INPUT, "a program in it cannot be: %s", c->bad) : MX_OK;
@@ -360,6 +375,7 @@ mx_status mx_program_read(mx_codec *c, mx_graph *g, mx_program *p, const mx_prog
         for (int i = 0; i < p->n && !c->bad; i++)
             read_places(c, p, &all[i], g->node[i]);
         check_places(c, p, r->slot_bytes);
+        check_order(c, g);
         st = refused(c);
     }
     if (!st)

@@ -18,7 +18,7 @@
 #ifndef MX_COMPILE_PROGRAM_FILE_H
 #define MX_COMPILE_PROGRAM_FILE_H
 
-#include "compile/codec.h"
+#include "ir/codec.h"
 #include "compile/program.h"
 
 /* Distinct byte strings, numbered in the order in which they came. Zero-initialise. */

@@ -157,8 +157,8 @@ typedef struct {
 } mx_plugin;
 
 /* Compiles what the CUDA device would generate for this program, for an architecture ("sm_90a"),
- * into a folder: the cache that the device reads, or one that is laid there later. Needs the plug-in
- * and NVRTC, no GPU. Adds to *n_kernels. */
+ * into a folder: the cache that the device reads, or one that is laid there later. Needs the
+ * plug-in and NVRTC, no GPU. Adds to *n_kernels. */
 mx_status mx_device_compile_kernels(const mx_program *p, const char *arch, const char *dir,
                                     int *n_kernels) MX_MUST_USE;
 /* Where compiled kernels and choices of algorithms (MX_CHOICES_FILE: a line each, by what is before

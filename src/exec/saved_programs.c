@@ -3,7 +3,7 @@
 
 #include "base/file.h"
 #include "base/io.h"
-#include "base/version.h"
+#include "exec/build_id.h"
 #include "store/digest.h"
 #include <limits.h>
 #include <string.h>
@@ -305,8 +305,8 @@ static mx_status parse(mx_saved_programs *s, const uint8_t *p, size_t n, bool ch
 {
     mx_digest d;
     if (n < HEAD_BYTES || memcmp(p, magic, sizeof magic) != 0)
-        return mx_fail(MX_INPUT, "this is no file of compiled programs: it does not begin with %.8s",
-                       magic);
+        return mx_fail(MX_INPUT, "this is no file of compiled programs: it does not begin with "
+                       "%.8s", magic);
     if (p[8] != FORMAT)
         return mx_fail(MX_INPUT, "its format is version %d, and this program reads %d; write it "
                        "again with maxc plan", p[8], FORMAT);
@@ -464,14 +464,17 @@ static void print_mesh(mx_str *out, const mx_saved_for *w)
                 (long long)w->data_ranks);
 }
 
+static int degree(int n)
+{
+    return n > 1 ? n : 1; /* 0 means 1 */
+}
+
 static bool same_mesh(const mx_saved_for *a, const mx_saved_for *b)
 {
-    for (int i = 0; i < MX_AXIS_COUNT; i++) {
-        int ai = a->mesh.ici[i] > 1 ? a->mesh.ici[i] : 1, bi = b->mesh.ici[i] > 1 ? b->mesh.ici[i] : 1;
-        int ad = a->mesh.dcn[i] > 1 ? a->mesh.dcn[i] : 1, bd = b->mesh.dcn[i] > 1 ? b->mesh.dcn[i] : 1;
-        if (ai != bi || ad != bd)
+    for (int i = 0; i < MX_AXIS_COUNT; i++)
+        if (degree(a->mesh.ici[i]) != degree(b->mesh.ici[i]) ||
+            degree(a->mesh.dcn[i]) != degree(b->mesh.dcn[i]))
             return false;
-    }
     return a->ranks == b->ranks && a->data_ranks == b->data_ranks;
 }
 

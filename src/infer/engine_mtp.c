@@ -1,11 +1,12 @@
 /* engine_mtp.c - guesses of a model's own MTP layer (multi-token prediction).
  *
  * Position i of the layer reads the model's hidden state at i and the embedding of token i + 1, and
- * predicts token i + 2; its keys lie in the request's pages, like those of any other layer. So after
- * each batch the layer runs over the same tokens, with those that follow them, and gives for each
- * answer a guess of the token behind the one that was just drawn. Further guesses come from the
- * layer's own hidden states. What is guessed decides only how much is computed in vain: the engine
- * checks it like a guess from the text, and entries that a wrong guess has left are written again.
+ * predicts token i + 2; its keys lie in the request's pages, like those of any other layer. So
+ * after each batch the layer runs over the same tokens, with those that follow them, and gives for
+ * each answer a guess of the token behind the one that was just drawn. Further guesses come from
+ * the layer's own hidden states. What is guessed decides only how much is computed in vain: the
+ * engine checks it like a guess from the text, and entries that a wrong guess has left are written
+ * again.
  */
 #include "infer/engine_impl.h"
 

@@ -40,7 +40,8 @@ static void clip(mx_graph *g, const mx_mla *m, mx_node *factor)
     mx_qk_clip_rows(g, "kv_b_proj.weight", factor, kv, 2);
 }
 
-/* Keys and values of every head, as in training. latent (B, S, R), k_rope (B, S, 1, P). */
+/* Keys and values of every head, as in training. latent (B, S, R), k_rope (B, S, 1, P). Decoding
+ * that must have training's bits (one_path) keeps these in its cache, not the latents. */
 static mx_node *plain(mx_graph *g, mx_build *b, query_parts q, mx_node *latent, mx_node *k_rope,
                       mx_node *w, const mx_mla *m, mx_node *selected, mx_mla_seen *seen)
 {
@@ -55,6 +56,13 @@ static mx_node *plain(mx_graph *g, mx_build *b, query_parts q, mx_node *latent, 
     mx_node *query = mx_concat(g, 2, (mx_node *[]){q.nope, q.rope}, 3);
     *seen = (mx_mla_seen){query, k};
     mx_attention_attr a = {.causal = true, .scale = m->scale};
+    if (b->cache_len) {
+        k = mx_cache_enter(g, b, "k", k, b->cache_len);
+        mx_node *v = mx_cache_enter(g, b, "v", mx_output(g, kv, 1), b->cache_len);
+        mx_attention_extra at = {.q_pos = b->positions,
+                                 .k_pos = mx_cache_positions(g, b, b->cache_len)};
+        return mx_attention(g, query, k, v, a, at);
+    }
     clip(g, m, mx_qk_clip(g, b, query, k, &a));
     mx_attention_extra e = {.q_seg = b->segments, .k_seg = b->segments, .selected = selected};
     return mx_attention(g, query, k, mx_output(g, kv, 1), a, e);
@@ -102,8 +110,9 @@ mx_node *mx_mla_attend(mx_graph *g, mx_build *b, mx_node *x, mx_node *q_latent, 
                           MX_NORMAL(b->init_scale));
     w = mx_reshape(g, w, MX_SHAPE(H, rows, m->kv_rank));
     *seen = (mx_mla_seen){0};
-    mx_node *o = b->cache_len ? absorbed(g, b, q, latent, k_rope, w, m, selected)
-                              : plain(g, b, q, latent, k_rope, w, m, selected, seen);
+    bool through_latents = b->cache_len && (!g->one_path || b->pages || selected);
+    mx_node *o = through_latents ? absorbed(g, b, q, latent, k_rope, w, m, selected)
+                                 : plain(g, b, q, latent, k_rope, w, m, selected, seen);
     o->axes = "activation_batch_attn,activation_length_attn,activation_heads,";
     o = mx_reshape(g, mx_name(g, "context", o), MX_SHAPE(B, S, H * m->v));
     return mx_name(g, "out_proj", mx_linear(g, b, o, "o_proj", d, mx_attention_axes(g, m->v).out,

@@ -36,7 +36,7 @@ typedef struct {
     mx_node *pixels;    /* images, as the family's processor gives them; NULL: none */
     mx_node *image;     /* over pages, in place of pixels: (B, S, n d), what a tower has given for
                            each token (nn/vision.h); tokens of images are -1 then. NULL: none */
-    mx_node *features;  /* what the tower gives, (rows, n d): set by the model where it has pixels */
+    mx_node *features;  /* what the tower gives, (rows, n d): set by a model that has pixels */
     double init_scale;  /* standard deviation of new weights (initializer_range) */
     int64_t cache_len;  /* 0: no cache. Otherwise positions below this can be decoded */
     int64_t pages;      /* 0: caches are rows of slots. Otherwise a token is a row of the batch, */
@@ -47,8 +47,8 @@ typedef struct {
     bool training;      /* blocks may update state of their own (router biases) */
     mx_node *before;    /* in a program of an MTP layer alone: (B, S, d), the hidden states that it
                            reads beside the tokens that follow them; NULL: the whole model */
-    mx_node *after;     /* (B, S, d) hidden states of the last layer, for an MTP layer: set by models
-                           that have such layers */
+    mx_node *after;     /* (B, S, d) hidden states of the last layer, for an MTP layer: set by
+                           models that have such layers */
     int64_t mtp_eval;   /* the MTP layer whose acceptance is measured; 0: none */
     double qk_clip;     /* in training: attention scores above this rescale q and k; 0: none do */
     mx_node *max_logit; /* the largest of them so far, (1); NULL: none looked at (qk_clip.h) */

@@ -101,7 +101,8 @@ static void take_heads(mx_graph *g, const mx_node *n, mx_node **in, const mx_par
 /* --- the ring --- */
 
 typedef struct {
-    mx_node *out, *lse; /* (B, S, H, E) and (B, S, H, 1), in float32 or wider */
+    mx_node *out; /* (B, S, H, E), as the op has it: it is moved as it is, and merged wider */
+    mx_node *lse; /* (B, S, H, 1), in float32 or wider */
 } partial;
 
 static mx_dtype wide(const mx_node *n)
@@ -117,7 +118,7 @@ static partial attend(mx_graph *g, const mx_node *n, const mx_attention_attr *a,
     s.dim[s.ndim++] = 1;
     /* A query that sees nothing here has -infinity: a number, so that differences are. */
     mx_node *least = mx_constant(g, MX_SCALAR, lse->type.dtype, -1e30);
-    return (partial){mx_cast(g, y, wide(n)), mx_maximum(g, mx_reshape(g, lse, s), least)};
+    return (partial){y, mx_maximum(g, mx_reshape(g, lse, s), least)};
 }
 
 static partial merge(mx_graph *g, const partial *part, int count)
@@ -129,20 +130,22 @@ static partial merge(mx_graph *g, const partial *part, int count)
         top = mx_maximum(g, top, part[i].lse);
     top = mx_detach(g, top);
     for (int i = 0; i < count; i++) {
-        mx_node *e = mx_exp(g, mx_sub(g, part[i].lse, top)), *y = mx_mul(g, part[i].out, e);
+        mx_node *e = mx_exp(g, mx_sub(g, part[i].lse, top));
+        mx_node *y = mx_mul(g, mx_cast(g, part[i].out, wide(part[i].out)), e);
         sum = sum ? mx_add(g, sum, e) : e;
         out = out ? mx_add(g, out, y) : y;
     }
-    return (partial){mx_div(g, out, sum), mx_add(g, top, mx_log(g, sum))};
+    out = mx_cast(g, mx_div(g, out, sum), part[0].out->type.dtype);
+    return (partial){out, mx_add(g, top, mx_log(g, sum))};
 }
 
 /* The op's outputs, as it has them. */
-static mx_node *outputs(mx_graph *g, const mx_node *n, partial all, mx_partition_call *p)
+static mx_node *outputs(mx_graph *g, partial all, mx_partition_call *p)
 {
     mx_shape s = mx_shape_of(&all.lse->type);
     s.ndim--;
     p->made[1] = mx_transpose(g, mx_reshape(g, all.lse, s), "bsh->bhs");
-    return mx_cast(g, all.out, n->type.dtype);
+    return all.out;
 }
 
 /* What a rank has of the context axis. */
@@ -183,7 +186,7 @@ static mx_node *ring(mx_graph *g, const mx_node *n, mx_node **in, mx_partition_c
         if (i + 1 < c.size)
             pass_on(g, &c, in, placed);
     }
-    return outputs(g, n, merge(g, part, c.size), p);
+    return outputs(g, merge(g, part, c.size), p);
 }
 
 /* --- the ring where only order counts ---
@@ -233,16 +236,18 @@ static void keep(mx_graph *g, found *f, partial y)
                                                              half_of(g, y.lse, h)};
 }
 
-/* Keys of another rank, which is before this one or behind it. */
-static void look_at(mx_graph *g, const mx_node *n, mx_node *const *in, bool before, found *f)
+/* Keys of another rank, which is before this one or behind it; late: the second half of queries. */
+static void look_at(mx_graph *g, const mx_node *n, mx_node *const *in, mx_node *const *late,
+                    bool before, found *f)
 {
     mx_attention_attr open = *(const mx_attention_attr *)n->attr;
     mx_node *now[MX_ATTN_N_IN];
     bool halves = f->n_halves == 2;
     open.causal = false;
-    memcpy(now, in, sizeof now);
-    if (halves)
-        take_half(g, now, !before, !before);
+    for (int k = 0; k < MX_ATTN_N_IN; k++)
+        now[k] = halves && !before && of_query(k) ? late[k] : in[k];
+    if (halves && before)
+        take_half(g, now, false, 0);
     partial y = attend(g, n, &open, now);
     if (halves && !before)
         f->part[1][f->n[1]++] = y;
@@ -254,23 +259,27 @@ static mx_node *ring_by_order(mx_graph *g, const mx_node *n, mx_node **in, mx_pa
 {
     circle c = circle_of(p);
     found f = {.n_halves = ((const mx_attention_attr *)n->attr)->causal ? 2 : 1};
+    mx_node *late[MX_ATTN_N_IN];
+    memcpy(late, in, sizeof late);
+    if (f.n_halves == 2)
+        take_half(g, late, true, 1);
     for (int h = 0; h < f.n_halves; h++)
         f.part[h] = MX_NEW_N(&g->arena, partial, c.size);
     for (int i = 0; i < c.size; i++) {
         if (i == 0)
             keep(g, &f, attend(g, n, n->attr, in));
         else
-            look_at(g, n, in, (c.index - i + c.size) % c.size < c.index, &f);
+            look_at(g, n, in, late, (c.index - i + c.size) % c.size < c.index, &f);
         if (i + 1 < c.size)
             pass_on(g, &c, in, false);
     }
     partial all = merge(g, f.part[0], f.n[0]);
     if (f.n_halves == 2) {
-        partial late = merge(g, f.part[1], f.n[1]);
-        all.out = mx_concat(g, 2, (mx_node *[]){all.out, late.out}, 1);
-        all.lse = mx_concat(g, 2, (mx_node *[]){all.lse, late.lse}, 1);
+        partial second = merge(g, f.part[1], f.n[1]);
+        all.out = mx_concat(g, 2, (mx_node *[]){all.out, second.out}, 1);
+        all.lse = mx_concat(g, 2, (mx_node *[]){all.lse, second.lse}, 1);
     }
-    return outputs(g, n, all, p);
+    return outputs(g, all, p);
 }
 
 /* --- gathered keys where only order counts ---
@@ -312,7 +321,7 @@ static mx_node *by_chunks(mx_graph *g, const mx_node *n, mx_node *const *in, mx_
 {
     circle c = circle_of(p);
     if (!p->out[0].dim[1].zigzag[0])
-        return outputs(g, n, chunk(g, n, in, c.index), p);
+        return outputs(g, chunk(g, n, in, c.index), p);
     partial half[2];
     for (int h = 0; h < 2; h++) {
         mx_node *now[MX_ATTN_N_IN];
@@ -322,7 +331,7 @@ static mx_node *by_chunks(mx_graph *g, const mx_node *n, mx_node *const *in, mx_
     }
     partial all = {mx_concat(g, 2, (mx_node *[]){half[0].out, half[1].out}, 1),
                    mx_concat(g, 2, (mx_node *[]){half[0].lse, half[1].lse}, 1)};
-    return outputs(g, n, all, p);
+    return outputs(g, all, p);
 }
 
 mx_node *mx_attention_local(mx_graph *g, const mx_node *n, mx_node *const *in, mx_partition_call *p)

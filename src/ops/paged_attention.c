@@ -1,15 +1,15 @@
 /* paged_attention.c - attention of single tokens over a cache that lies in pages.
  *
  *     q (N, 1, H, D)   k (1, T, K, D)   v (1, T, K, E)   ->   out (N, 1, H, E)
- *     positions (N, 1), row (N), table (R, C) int32; sinks (H), selected (N, 1, n) and until (N, 1),
- *     optional
+ *     positions (N, 1), row (N), table (R, C) int32; sinks (H), selected (N, 1, n) and
+ *     until (N, 1), optional
  * The T slots of the pool are pages of `page` slots. Position p of sequence r lies in slot
  *     table[r][p / page mod C] * page + p mod page
  * and query n, at positions[n] of sequence row[n], sees the positions up to its own, as far as
- * window and chunk allow (ir/attention.h), or those selected; with `until` also the positions behind
- * it up to that one, less than N further, whose keys this batch enters. A position below 0 gives 0. Tokens of
- * prompts and of decoding stand side by side in one batch, each a row of its own; what a query
- * sees, and in which order it is added up, does not depend on the others.
+ * window and chunk allow (ir/attention.h), or those selected; with `until` also the positions
+ * behind it up to that one, less than N further, whose keys this batch enters. A position below 0
+ * gives 0. Tokens of prompts and of decoding stand side by side in one batch, each a row of its
+ * own; what a query sees, and in which order it is added up, does not depend on the others.
  *
  * Without v, values are the first v_dim elements of the keys (latents). For decoding only.
  */
@@ -24,8 +24,7 @@
 enum { MX_INPUTS_PAGED_ATTENTION, N_IN };
 
 static mx_paged describe(const mx_paged_attr *a, const mx_type *q, const mx_type *k,
-                         const mx_type *v, const mx_type *table, const mx_type *selected,
-                         bool ahead)
+                         const mx_type *v, const mx_type *table, const mx_type *selected)
 {
     mx_paged g = {.attn = {.batch = q->dim[0],
                            .q_len = 1,
@@ -42,21 +41,21 @@ static mx_paged describe(const mx_paged_attr *a, const mx_type *q, const mx_type
                   .columns = table->dim[1],
                   .window = a->window,
                   .chunk = a->chunk,
-                  .selected = selected ? selected->dim[2] : 0,
-                  .ahead = ahead};
+                  .selected = selected ? selected->dim[2] : 0};
     return g;
 }
 
 static void forward(const mx_call *c)
 {
     const mx_tensor *in = c->in;
-    mx_paged g = describe(c->attr, &in[0].type, &in[K].type, &in[V].type, &in[TABLE].type,
-                          in[SELECTED].data ? &in[SELECTED].type : NULL, in[UNTIL].data);
-    MX_ASSERT(in[0].type.dtype == in[K].type.dtype, "q is %s, k %s",
-              mx_dtype_name(in[0].type.dtype), mx_dtype_name(in[K].type.dtype));
+    mx_paged g = describe(c->attr, &in[Q].type, &in[K].type, &in[V].type, &in[TABLE].type,
+                          in[SELECTED].data ? &in[SELECTED].type : NULL);
+    g.ahead = in[UNTIL].data != NULL;
+    MX_ASSERT(in[Q].type.dtype == in[K].type.dtype, "q is %s, k %s",
+              mx_dtype_name(in[Q].type.dtype), mx_dtype_name(in[K].type.dtype));
     g.attn.sinks = in[SINKS].data;
     mx_paged_forward(&g,
-                     &(mx_paged_args){in[0].data, in[K].data, in[V].data ? in[V].data : in[K].data,
+                     &(mx_paged_args){in[Q].data, in[K].data, in[V].data ? in[V].data : in[K].data,
                                       in[POSITIONS].data, in[ROW].data, in[TABLE].data,
                                       c->out[0].data, in[SELECTED].data, in[UNTIL].data},
                      c->work);
@@ -64,9 +63,10 @@ static void forward(const mx_call *c)
 
 static size_t work_bytes(const mx_node *n, int n_threads)
 {
-    mx_paged g = describe(n->attr, &n->in[0]->type, &n->in[K]->type,
+    mx_paged g = describe(n->attr, &n->in[Q]->type, &n->in[K]->type,
                           n->in[V] ? &n->in[V]->type : NULL, &n->in[TABLE]->type,
-                          n->in[SELECTED] ? &n->in[SELECTED]->type : NULL, n->in[UNTIL]);
+                          n->in[SELECTED] ? &n->in[SELECTED]->type : NULL);
+    g.ahead = n->in[UNTIL] != NULL;
     g.attn.threads = n_threads;
     return mx_paged_work_bytes(&g);
 }
@@ -74,7 +74,7 @@ static size_t work_bytes(const mx_node *n, int n_threads)
 static size_t gpu_work_bytes(const mx_node *n, size_t most)
 {
     const mx_paged_attr *a = n->attr;
-    const mx_type *q = &n->in[0]->type, *table = &n->in[TABLE]->type;
+    const mx_type *q = &n->in[Q]->type, *table = &n->in[TABLE]->type;
     (void)most;
     return mx_gpu_paged_bytes(&(mx_gpu_paged){.queries = q->dim[0], .rows = table->dim[0],
                                               .heads = q->dim[2], .dim = n->type.dim[3],
@@ -84,7 +84,7 @@ static size_t gpu_work_bytes(const mx_node *n, size_t most)
 static void infer(mx_graph *g, mx_node *n)
 {
     const mx_paged_attr *a = n->attr;
-    const mx_type *q = &n->in[0]->type, *k = &n->in[K]->type;
+    const mx_type *q = &n->in[Q]->type, *k = &n->in[K]->type;
     const mx_type *v = n->in[V] ? &n->in[V]->type : k;
     bool fits = q->ndim == 4 && k->ndim == 4 && v->ndim == 4 && q->dim[1] == 1 && k->dim[0] == 1 &&
                 q->dim[3] == k->dim[3] && k->dim[1] == v->dim[1] && k->dim[2] == v->dim[2] &&
@@ -104,7 +104,7 @@ static mx_cost cost(const mx_node *n)
 {
     const mx_paged_attr *a = n->attr;
     double seen = (double)(a->page * n->in[TABLE]->type.dim[1]);
-    double dims = (double)(n->in[0]->type.dim[3] + n->type.dim[3]);
+    double dims = (double)(n->in[Q]->type.dim[3] + n->type.dim[3]);
     if (a->window && (double)a->window < seen)
         seen = (double)a->window;
     if (n->in[SELECTED])
@@ -148,7 +148,8 @@ const mx_op mx_op_paged_attention = {
     .dtypes = MX_REALS,
     .alike = 7, /* q, k and v */
     .dtypes_at = {[POSITIONS] = MX_INDICES, [ROW] = MX_INDICES, [TABLE] = MX_INDICES,
-                  [SINKS] = 1u << MX_F32 | 1u << MX_F64, [SELECTED] = MX_INDICES, [UNTIL] = MX_INDICES},
+                  [SINKS] = 1u << MX_F32 | 1u << MX_F64, [SELECTED] = MX_INDICES,
+                  [UNTIL] = MX_INDICES},
     .infer = infer,
     .cost = cost,
     .cpu = forward,

@@ -61,11 +61,23 @@ static mx_teacher_request request_of(const mx_objective_run *o)
                                 .layers = s->layers, .n_layers = s->n_layers};
 }
 
+static mx_status check_layers(const mx_objective_run *o)
+{
+    const mx_distill *s = o->settings;
+    if (!s->features || s->n_layers == o->model->summary.n_layers ||
+        mx_config_is_users(o->config, "distill_layer_indices"))
+        return MX_OK;
+    return mx_fail(MX_USAGE, "the student has %lld layers, the teacher %d; set "
+                   "distill_layer_indices to those whose features are compared",
+                   (long long)o->model->summary.n_layers, s->n_layers);
+}
+
 static mx_status beside(const mx_objective_run *o, mx_beside *out)
 {
     const mx_distill *s = o->settings;
     mx_teacher_request r = request_of(o);
     mx_grpo sampling = sampling_of(s);
+    MX_TRY(check_layers(o));
     MX_TRY(mx_teacher_beside(&r, out));
     return s->on_policy > 0
                ? mx_sampler_beside(o, &sampling,
@@ -79,11 +91,7 @@ static mx_status open(mx_objective_run *o)
     const mx_distill *s = o->settings;
     *d = (distill_run){.s = s, .parts = mx_rows_parts(o)};
     o->state = d;
-    if (s->features && s->n_layers != o->model->summary.n_layers &&
-        !mx_config_is_users(o->config, "distill_layer_indices"))
-        return mx_fail(MX_USAGE, "the student has %lld layers, the teacher %d; set "
-                       "distill_layer_indices to those whose features are compared",
-                       (long long)o->model->summary.n_layers, s->n_layers);
+    MX_TRY(check_layers(o));
     mx_teacher_request r = request_of(o);
     r.tokenizer = o->data->tokenizer;
     r.rows = o->microbatch;

@@ -326,16 +326,20 @@ static void fill_row(grpo_run *r, int64_t i)
     r->has_old[i] = !r->s->sampled && r->answer[i].logp;
 }
 
-/* With several steps on the same answers: what the policy that gave them thinks of them. */
+/* With several steps on the same answers: what the policy at their first thinks of those that no
+ * file says it of. */
 static mx_status keep_policy(grpo_run *r, int64_t microbatch)
 {
-    for (int64_t row = 0; r->policy && r->s->sampled && row < r->own; row += microbatch) {
+    for (int64_t row = 0; r->policy && row < r->own; row += microbatch) {
         const float *logps;
-        int64_t at = r->first + row;
         MX_TRY(mx_reference_run(r->policy, &r->batch, row, microbatch, &logps));
-        memcpy(r->old + at * r->seq, logps, sizeof(float) * (size_t)(microbatch * r->seq));
-        for (int64_t i = at; i < at + microbatch; i++)
-            r->has_old[i] = 1;
+        for (int64_t i = 0; i < microbatch; i++) {
+            int64_t at = r->first + row + i;
+            if (r->has_old[at])
+                continue;
+            memcpy(r->old + at * r->seq, logps + i * r->seq, sizeof(float) * (size_t)r->seq);
+            r->has_old[at] = 1;
+        }
     }
     return MX_OK;
 }

@@ -110,7 +110,8 @@ mx_status mx_reference_beside(const mx_objective_run *o, double temperature, boo
     configure(&r, o, temperature, policy);
     r.options.shape.batch = r.options.compile.partition ? o->microbatch * o->n_ranks
                                                         : o->microbatch;
-    return mx_beside_step(out, policy ? "policy" : "reference", o->model, &r.options, !policy && r.own);
+    return mx_beside_step(out, policy ? "policy" : "reference", o->model, &r.options,
+                          !policy && r.own);
 }
 
 mx_status mx_reference_open(mx_reference **out, const mx_objective_run *o, double temperature,

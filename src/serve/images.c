@@ -1,5 +1,5 @@
-/* images.c - images in the messages of a chat: parts of type image_url whose URL is the data itself,
- * "data:image/png;base64,...". Nothing is fetched from anywhere. */
+/* images.c - images in the messages of a chat: parts of type image_url whose URL is the data
+ * itself, "data:image/png;base64,...". Nothing is fetched from anywhere. */
 #include "data/formats/data_url.h"
 #include "serve/api_call.h"
 

@@ -88,4 +88,13 @@ expect 2 "is 1.5 sequences, which is not a whole number" $maxc plan "$tmp/run.ym
 echo 'stepz: 3' >> "$tmp/run.yml"
 expect 2 'run.yml:11: unknown key `stepz`; did you mean `steps`' $maxc plan "$tmp/run.yml"
 expect 3 'run.yml' $maxc plan "$tmp/nowhere/run.yml"
+# A run of another verb, with what it keeps beside the model.
+post="$small chip=h100"
+expect 0 '^  reference ' $maxc plan dpo $post
+expect 0 'x 8 sequences' $maxc plan dpo $post
+$maxc plan dpo $post precompute_ref_log_probs=true > "$tmp/out"; grep -q '^  reference' "$tmp/out" && say "a reference that is asked ahead is counted"
+expect 0 '"reference": ' $maxc plan dpo $post format=json
+expect 0 '^  rollout cache ' $maxc plan grpo $post max_completion_length=16 num_generations=2
+expect 0 '^  teacher ' $maxc plan distill $post teacher_path=tests/fixtures/models/llama2
+expect 2 'does not use `teacher_path`' $maxc plan $post teacher_path=tests/fixtures/models/llama2
 [ $bad = 0 ]

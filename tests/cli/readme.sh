@@ -26,19 +26,33 @@ done
 
 # The commands, in order, in one shell and in a folder of its own that looks like a clone. The environment makes
 # models and runs smaller.
-for f in build tests; do ln -s "$root/$f" "$tmp/$f"; done
+ln -s "$root/tests" "$tmp/tests"
+mkdir "$tmp/build"
+cat > "$tmp/build/maxc" << END
+#!/bin/sh
+# what the command says itself is not made smaller
+for a; do
+    case \${a%%=*} in "\$a" | *[!a-z_.]*) ;; *) unset "MAXC_\$(echo "\${a%%=*}" | tr a-z. A-Z_)" ;; esac
+done
+exec "$root/build/maxc" "\$@"
+END
+chmod +x "$tmp/build/maxc"
 i=0
 while [ $i -lt 200 ]; do
     i=$((i + 1))
     echo "{\"text\": \"Number $i comes before number $((i + 1)). The cat sat on the mat and counted to $i.\"}"
 done > "$tmp/mine.jsonl"
+for i in 1 2 3 4 5 6 7 8; do echo "{\"prompt\": \"What is $i and two?\", \"completion\": \" $((i + 2))\", \"answer\": \"$((i + 2))\"}"; done > "$tmp/answers.jsonl"
+for i in 1 2 3 4 5 6 7 8; do echo "{\"prompt\": \"Who is $i?\", \"chosen\": \" me\", \"rejected\": \" you\"}"; done > "$tmp/pairs.jsonl"
 awk -v session="$tmp/session" '
     /^<!-- commands: / { reason = $0; sub(/^<!-- commands: /, "", reason); sub(/ -->$/, "", reason); next }
     /^```sh$/ { on = 1; next }
     /^```$/ { on = 0; reason = "" }
     !on || /^#/ { next }
     reason { print "readme.sh: skipped (" reason "): " $0; next }
-    { print > session; line = $0; gsub(/\047/, "\047\\\047\047", line); print "check $? \047" line "\047" > session }' README.md
+    { print > session; line = line $0 }
+    /\\$/ { sub(/\\$/, "", line); next } # goes on in the next line
+    { gsub(/\047/, "\047\\\047\047", line); print "check $? \047" line "\047" > session; line = "" }' README.md
 cat > "$tmp/run" << 'END'
 export MAXC_STEPS=110 MAXC_NUM_THREADS=1 MAXC_PER_DEVICE_BATCH_SIZE=2 MAXC_MAX_TARGET_LENGTH=128 MAXC_BASE_NUM_DECODER_LAYERS=1
 n=0
@@ -52,10 +66,11 @@ sleep() { i=0; while [ ! -s runs/again/metrics.jsonl ] && [ $i -lt 600 ]; do com
 END
 (cd "$tmp" && sh ./run) > "$tmp/out" 2>&1 < /dev/null
 [ ! -e "$tmp/failed" ] || { fail "$(wc -l < "$tmp/failed") commands fail"; cat "$tmp/out"; }
-[ "$(cat "$tmp/commands")" -ge 15 ] || fail "only $(cat "$tmp/commands") commands were found in README.md"
+[ "$(cat "$tmp/commands")" -ge 30 ] || fail "only $(cat "$tmp/commands") commands were found in README.md"
 [ -f "$tmp/runs/first/checkpoints/110/tokenizer.json" ] || fail "the tokenizer did not go along with the checkpoint"
 grep -q '^dataset_path: .*mine.jsonl' "$tmp/runs/mine/config.yml" || fail "the run does not have the given file"
 grep -q 'cat sat on the mat' "$tmp/out" || { fail "the model did not learn the given text"; cat "$tmp/out"; }
 grep -q 'resuming: step' "$tmp/out" || { fail "the stopped run did not go on"; cat "$tmp/out"; }
 [ "$(grep -c '"step"' "$tmp/runs/again/metrics.jsonl")" = 110 ] || fail "the run that was stopped does not have all steps"
+[ -s "$tmp/merged/model.safetensors" ] || fail "the adapter was not merged"
 [ "$bad" = 0 ]

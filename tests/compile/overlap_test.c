@@ -191,7 +191,7 @@ MX_TEST(rows_of_experts_go_on_beside_a_shared_expert)
     int there = n_beside(&s.program, &mx_op_exchange_rows, &mx_op_matmul);
     int back = n_beside(&s.program, &mx_op_return_rows, &mx_op_matmul);
     MX_CHECK(there > 0 && back > 0, "%d there, %d back", there, back);
-    for (int i = 0; i < s.program.n; i++) /* the table of rows stays as long as they are under way */
+    for (int i = 0; i < s.program.n; i++) /* the table of rows stays while they are under way */
         if (s.program.order[i]->op == &mx_op_wait &&
             s.program.order[i]->in[0]->op == &mx_op_return_rows)
             MX_CHECK(s.program.order[i]->n_in == 3, "a wait that does not keep the table");

@@ -249,7 +249,8 @@ static const large_case large_sparse[] = {
 };
 
 /* Vocabularies that are and are not multiples of what kernels load at a time. */
-static const struct { double scale, softcap, z_loss; } losses[] = {{1, 0, 0}, {0.5, 3, 0.01}};
+static const struct { double scale, softcap, z_loss; bool w_fixed; } losses[] = {{1, 0, 0, false},
+                                                                                 {0.5, 3, 0.01}};
 #define HEAD(rows, d, vocab)                                                                       \
     {2, {rows, d}, .lo = -0.3, .hi = 0.3}, {2, {vocab, d}}, {1, {rows}, MX_I32, -1, vocab}
 static const large_case large_head[] = {

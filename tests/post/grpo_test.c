@@ -22,6 +22,9 @@ MX_TEST(grpo_rollout_and_training_agree_to_the_bit)
         ASKED "lora.enable_lora=true num_iterations=2",
         ASKED "dtype=bfloat16",
         ASKED "dtype=bfloat16 lora.enable_lora=true",
+        ASKED "load_parameters_path=" POST "deepseek_v3",
+        ASKED "load_parameters_path=" POST "deepseek_v3 dtype=bfloat16 lora.enable_lora=true",
+        ASKED "load_parameters_path=" POST "mixtral adapter=" POST "lora_experts",
     };
     char folder[300], name[16];
     post_folder(folder, sizeof folder);

@@ -153,6 +153,7 @@ MX_TEST(post_sft_is_trl)
     check_cases("assistant");
     check_cases("text");
     check_cases("dft");
+    check_cases("packed");
 }
 
 MX_TEST(post_adapters_are_peft)

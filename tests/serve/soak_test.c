@@ -64,8 +64,9 @@ static long env(const char *name, long usual)
     "6wIJBNP3qQIdoBgCkgA2AkjvDgKg5vIBqNnTAUTgMAApAqoAkAhIAEIipAAgAFACaApEASIjCwJu" \
     "5AS8Ghdf4zywvwAAAABJRU5ErkJggg=="
 #define WITH_IMAGE(data, more)                                                                     \
-    "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image_url\", \"image_url\": "          \
-    "{\"url\": \"data:image/png;base64," data "\"}}, {\"type\": \"text\", \"text\": \"?\"}]}], "        \
+    "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image_url\", "                \
+    "\"image_url\": {\"url\": \"data:image/png;base64," data "\"}}, "                              \
+    "{\"type\": \"text\", \"text\": \"?\"}]}], "                                                   \
     "\"max_tokens\": 9" more "}"
 
 /* A request of some kind. */

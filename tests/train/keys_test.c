@@ -50,8 +50,9 @@ static void check_path(const mx_key *k)
     static const char letters[] = "abcdefghijklmnopqrstuvwxyz";
     const char *value = k->example ? strchr(k->example, '=') + 1 : "";
     size_t stem = strcspn(value, " .");
-    bool named = value[stem] == '.' && strcspn(value, "*{") > stem; /* mine.yml, no pattern */
-    bool file = named && strspn(value + stem + 1, letters) > 1;
+    bool named = value[stem] == '.' && strcspn(value, "*{") > stem; /* no pattern */
+    size_t n = named ? strspn(value + stem + 1, letters) : 0;
+    bool file = n > 1 && strchr(" ,", value[stem + 1 + n]); /* mine.yml; also the end of the text */
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         file = file || mx_ends_with(k->name, ends[i]);
     bool text = k->type == MX_KEY_STRING || k->type == MX_KEY_LIST;

@@ -13,7 +13,8 @@
  *
  * Ranks meet in one order, also where their programs differ (a rank of a ring looks at others' keys
  * in one of two ways) and other nodes are fused. So every collective gets a turn here: that of its
- * place in the graph as it was built, or, started earlier, of the one it was put before.
+ * place in the graph as it was built, but gathers of weights, which stand the same way to the
+ * matmuls of all ranks: they come before the one that they were put before. Moves overtake nobody.
  *
  * Rows on their way to experts have nothing to go on beside, in the order in which a model is
  * written. Half of what the layer computes without them, a shared expert, is put there first.
@@ -119,7 +120,8 @@ static void find_readers(overlap *o)
         for (int k = 0; k < x->n_in; k++)
             if (x->in[k] && o->there[x->in[k]->id] > from)
                 from = o->there[x->in[k]->id];
-        *at = x->op->kind == MX_SOURCE ? 0 : is_light(x) ? from : is_move(x) ? o->late[x->id] : i + 1;
+        bool source = x->op->kind == MX_SOURCE;
+        *at = source ? 0 : is_light(x) ? from : is_move(x) ? o->late[x->id] : i + 1;
     }
 }
 
@@ -273,8 +275,7 @@ static void place_all(overlap *o, bool (*is)(const mx_node *x), void (*place)(ov
 
 typedef struct {
     mx_node *x;
-    int before, number; /* collectives before its start; itself, where it was built */
-    bool moved;
+    int before, number; /* collectives before its turn; itself, where it was built */
 } turn;
 
 static int by_turn(const void *a, const void *b)
@@ -282,7 +283,8 @@ static int by_turn(const void *a, const void *b)
     const turn *s = a, *t = b;
     if (s->before != t->before)
         return s->before - t->before;
-    return s->moved != t->moved ? t->moved - s->moved : s->number - t->number;
+    bool a_moved = s->before < s->number, b_moved = t->before < t->number;
+    return a_moved != b_moved ? b_moved - a_moved : s->number - t->number;
 }
 
 static bool takes_part(const mx_node *x)
@@ -302,9 +304,8 @@ static void give_turns(overlap *o, mx_arena *scratch)
     }
     for (int i = 0, k = 0; i < o->n; i++)
         if (takes_part(o->order[i])) {
-            int starts = o->starts[o->order[i]->id];
-            t[k].moved = starts < i;
-            t[k++].before = before[starts];
+            t[k].before = is_gather(o->order[i]) ? before[o->starts[o->order[i]->id]] : k;
+            k++;
         }
     qsort(t, (size_t)n, sizeof *t, by_turn);
     for (int i = 0; i < n; i++) {

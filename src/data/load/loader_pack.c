@@ -105,14 +105,31 @@ static mx_status add_record(mx_loader *l, mx_loader_item *it)
     return MX_OK;
 }
 
+/* The epoch of the record before this cursor: random access counts on once the last is read. */
+static int64_t epoch_before(const mx_cursor *c)
+{
+    return c->epoch - (c->index == 0);
+}
+
+/* bfd packs an epoch by itself: the longest documents of several would come first otherwise. */
+static bool begins_epoch(const mx_loader *l, const mx_loader_item *it)
+{
+    return l->o.pack.kind == MX_PACK_BFD && l->mixture.n == 1 && l->n_window > 0 &&
+           epoch_before(&it->after) != epoch_before(&l->window_after[l->n_window - 1]);
+}
+
 static mx_status fill_window(mx_loader *l)
 {
-    while (!mx_packer_full(l->packer) && !l->exhausted) {
+    bool epoch_ends = false;
+    while (!mx_packer_full(l->packer) && !l->exhausted && !epoch_ends) {
         mx_loader_chunk *c = wait_chunk(l);
         if (!c)
             return MX_OK;
-        while (c->taken < c->n && !mx_packer_full(l->packer))
-            MX_TRY(add_record(l, &c->items[c->taken++]));
+        while (c->taken < c->n && !mx_packer_full(l->packer) && !epoch_ends) {
+            epoch_ends = begins_epoch(l, &c->items[c->taken]);
+            if (!epoch_ends)
+                MX_TRY(add_record(l, &c->items[c->taken++]));
+        }
         if (c->taken == c->n) {
             l->exhausted = c->end;
             pthread_mutex_lock(&l->lock);

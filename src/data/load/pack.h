@@ -16,7 +16,8 @@
  *   none       one document a row
  *   first_fit  in the order of arrival, each into the first row with room
  *   best_fit   the longest first, each into the fullest row with room; rows then come shuffled
- *   bfd        the same, and rows come in the order in which they were begun (TRL's)
+ *   bfd        the same, and rows come in the order in which they were begun (TRL's); a window ends
+ *              with the epoch
  *   concat     end to end, cut every S tokens; what is left over begins the next window
  * A document longer than S is cut off (truncate) or cut into pieces; a piece that is followed by
  * another keeps the label of its last place, as the next token is known.

@@ -47,7 +47,7 @@ $(CU_BUILD)/%.cu.o: $(CU_DIR)/%.cu
 	@echo "  NVCC $<"
 	@$(NVCC) $(NVCCFLAGS) $(CU_ARCH) -MMD -c $< -o $@
 # The blocks stand alone; the glue (device, ops) needs the program it is opened by.
-CU_GLUE := device.o program.o staging.o hosted.o op_% fused_source.o compile_check.o group.o peers.o alone.o nccl.o nccl_group.o
+CU_GLUE := device.o program.o staging.o hosted.o op_% fused_source.o compile_check.o group.o peers.o alone.o comm_stream.o nccl.o nccl_group.o
 CU_BLOCKS := $(foreach o,$(CU_OBJ),$(if $(filter $(CU_GLUE),$(notdir $o)),,$o))
 $(CU_BUILD)/cuda_ops_table.c: tools/scan $(CU_C) $(CU_CU)
 	@mkdir -p $(@D)

@@ -15,8 +15,8 @@
 #include "ops/cpu/dequant.h"
 
 #include "base/fp8.h"
+#include "base/simd.h"
 #include "ops/cpu/lanes.h"
-#include "ops/cpu/simd_bytes.h"
 #include <math.h>
 #include <string.h>
 

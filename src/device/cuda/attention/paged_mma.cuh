@@ -39,7 +39,7 @@ struct token_list {
     }
 };
 
-/* To shared memory, since each is looked at several times, by the whole block: 2 * p.queries ints. */
+/* To shared memory, since each is read several times by the whole block: 2 * p.queries ints. */
 __device__ __forceinline__ token_list list_tokens(const mx_cuda_paged &p, int *to)
 {
     for (int i = threadIdx.x; i < p.queries; i += blockDim.x) {

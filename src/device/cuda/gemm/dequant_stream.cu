@@ -304,9 +304,9 @@ static cudaError_t go(const stream_call &p, unsigned blocks, cudaStream_t stream
     return e == cudaSuccess ? launch_pdl(kernel, blocks, 32 * WARPS, room, stream, p) : e;
 }
 
-/* A block for each tile where two on each SM can have them all; else three on each, which go on from
- * tile to tile. Very many tiles of 8 bits are read a little faster by a block for each, four on an
- * SM, which have nothing to set up. */
+/* A block for each tile where two on each SM can have them all; else three on each, which go on
+ * from tile to tile. Very many tiles of 8 bits are read a little faster by a block for each, four
+ * on an SM, which have nothing to set up. */
 template <mx_cuda_codes_kind KIND>
 static cudaError_t choose(const stream_call &p, unsigned sms, cudaStream_t stream)
 {

@@ -1,6 +1,6 @@
 /* op_dequant.c - matmuls with weights of 8 or 4 bits: a few rows of x by a kernel that reads codes,
- * which takes several weights at once; many by the library, from bands of the weight's rows as bf16.
- */
+ * which takes several weights at once; many by the library, from bands of the weight's rows as
+ * bf16. */
 #include "device/cuda/core/context.h"
 #include "device/cuda/gemm/dequant.h"
 #include "ops/gpu_work.h"

@@ -14,8 +14,8 @@
  * (`bad`), and everything read after it is zero, so loops over what was read end at once. Whatever
  * counts or indexes is read with its limits.
  */
-#ifndef MX_COMPILE_CODEC_H
-#define MX_COMPILE_CODEC_H
+#ifndef MX_IR_CODEC_H
+#define MX_IR_CODEC_H
 
 #include "base/arena.h"
 #include "base/str.h"

@@ -1,5 +1,5 @@
 /* codec.c - see codec.h. */
-#include "compile/codec.h"
+#include "ir/codec.h"
 
 #include "base/varint.h"
 #include <limits.h>

@@ -1,6 +1,7 @@
 /* build_id.c - which build of the program this is: the linker's build ID, from its note. */
-#include "base/version.h"
+#include "exec/build_id.h"
 
+#include "base/version.h"
 #include <link.h>
 #include <stdint.h>
 #include <string.h>
