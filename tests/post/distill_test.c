@@ -75,7 +75,8 @@ MX_TEST(post_distillation_refuses_what_cannot_be)
     } bad[] = {
         {"dataset_path=" POST "chat.jsonl", "there is no teacher"},
         {DATA " loss_type=ipo", "none of distill's"},
-        {DATA " distill_top_k=5 write_teacher=/tmp mesh=fsdp=2", "asks the teacher on one device"},
+        {DATA " distill_top_k=5 write_teacher=/tmp/maxc-no-such-folder mesh=fsdp=2",
+         "asks the teacher on one device"},
         {DATA " loss_type=gkd packing=true", "one prompt a row"},
         {DATA " loss_type=gkd max_completion_length=64", "leaves no room"},
         {DATA " loss_type=gkd lmbda=0 beta=2", "is a share"},
