@@ -108,3 +108,9 @@ mx_status mx_threads_start(int n, int *started)
                        MX_STACK_BYTES >> 10, (long long)stack >> 10);
     return MX_OK;
 }
+
+void mx_threads_use(int n)
+{
+    if (n > 0 && !omp_in_parallel() && omp_get_max_threads() != n)
+        omp_set_num_threads(n);
+}

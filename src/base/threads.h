@@ -10,5 +10,8 @@ int mx_threads_offered(void);
  * are started here, before memory is used for anything else; MX_MEMORY when there cannot be so
  * many, or their stacks are too small. */
 mx_status mx_threads_start(int n, int *started) MX_MUST_USE;
+/* The calling thread's parallel loops take n of them: OpenMP keeps that number for each thread that
+ * calls, and what was planned for n has no workspace for more. */
+void mx_threads_use(int n);
 
 #endif

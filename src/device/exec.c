@@ -1,6 +1,7 @@
 /* exec.c - programs bound to memory: every tensor of every node, inputs and results by name. */
 #include "device/session_impl.h"
 
+#include "base/threads.h"
 #include "ir/placement.h"
 #include "ops.h"
 #include "ops/collective.h"
@@ -357,5 +358,6 @@ mx_status mx_exec_run(mx_exec *e)
 {
     MX_ASSERT(e->work_bytes <= e->session->work.bytes, "%zu bytes of workspace, %zu planned",
               e->session->work.bytes, e->work_bytes);
+    mx_threads_use(e->session->n_threads);
     return e->session->device->run(e->session->device, e, e->state);
 }
