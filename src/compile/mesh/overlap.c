@@ -439,14 +439,23 @@ static void take_turns(mx_graph *g, mx_arena *scratch)
             t[i]->seq = t[i - 1]->seq + 1;
 }
 
+/* Waits for what is read there, and not for room: a sum, or what goes to the host, ends early so
+ * that its input need not be kept. */
+static bool is_wait_to_read(const mx_node *n)
+{
+    if (n->op != &mx_op_wait)
+        return false;
+    const mx_node *x = n->in[0];
+    return x->op == &mx_op_prefetch || (mx_collective_is_beside(x) && !is_sum(x));
+}
+
 /* A group of nodes runs where its last one did, so readers have moved: a wait comes right before
  * the first of them. */
 static mx_status run_waits(mx_graph *g, mx_compilation *c)
 {
     mx_arena scratch = {0};
     int n = 0;
-    if (!c->device->overlaps || !c->o->partition)
-        return MX_OK;
+    (void)c;
     take_turns(g, &scratch);
     mx_node **order = mx_graph_order(g, &scratch, &n);
     int *read = MX_NEW_N(&scratch, int, g->n_nodes);
@@ -457,8 +466,7 @@ static mx_status run_waits(mx_graph *g, mx_compilation *c)
                 read[order[i]->in[k]->id] = i;
     }
     for (int i = 0; i < n; i++)
-        if (order[i]->op == &mx_op_wait && mx_collective_is_beside(order[i]->in[0]) &&
-            read[order[i]->id])
+        if (is_wait_to_read(order[i]) && read[order[i]->id])
             order[i]->seq = 2 * read[order[i]->id];
     mx_arena_fini(&scratch);
     return MX_OK;
