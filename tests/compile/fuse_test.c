@@ -38,7 +38,8 @@ MX_TEST(fuse_keeps_groups_within_the_limit_of_outputs)
         mx_graph_run_read(&r, name, y);
         MX_CHECK(y[2] == 2 + i + 1, "%s is %g", name, y[2]);
     }
-    MX_CHECK(count_groups(&r) == 3, "%d groups of at most %d results", count_groups(&r), MX_MAX_OUT);
+    MX_CHECK(count_groups(&r) == 3, "%d groups of at most %d results", count_groups(&r),
+             MX_MAX_OUT);
     mx_graph_run_fini(&r);
 }
 
