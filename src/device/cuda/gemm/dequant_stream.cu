@@ -117,12 +117,13 @@ template <mx_cuda_codes_kind KIND, bool STAGED> struct tile_rows {
     }
     __device__ __forceinline__ void load(uint4 code[2], float f[2], unsigned step) const
     {
-        bool there = tile < p.tiles && step * 4 + lane % 4 < p.vectors;
+        bool here = tile < p.tiles && step < p.steps;
+        bool there = here && step * 4 + lane % 4 < p.vectors;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             code[r] = there ? __ldcs(w[r] + step * 4) : make_uint4(0, 0, 0, 0);
-            if (KIND == MX_CUDA_CODES_INT4)
-                f[r] = there ? __ldg(scale[r] + (step >> p.group_shift)) : 0;
+            if (KIND == MX_CUDA_CODES_INT4) /* of a row: lanes without codes have its sums too */
+                f[r] = here ? __ldg(scale[r] + (step >> p.group_shift)) : 0;
         }
     }
     /* Eight numbers of x, the e-th for this lane's codes of a step. */
