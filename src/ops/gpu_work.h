@@ -129,9 +129,10 @@ static inline size_t mx_gpu_sort_bytes(int64_t rows)
 {
     return (size_t)rows * 24 + (4u << 20);
 }
+enum { MX_GPU_EMBED_LISTS = 4 };
 static inline size_t mx_gpu_embed_bytes(int64_t rows)
 {
-    return mx_gpu_sort_bytes(rows) + 3 * mx_gpu_aligned_bytes(rows, 4);
+    return mx_gpu_sort_bytes(rows) + MX_GPU_EMBED_LISTS * mx_gpu_aligned_bytes(rows, 4);
 }
 enum { MX_GPU_EXPERTS_CHUNK = 1024 };
 static inline size_t mx_gpu_experts_bytes(int64_t m, int64_t experts)

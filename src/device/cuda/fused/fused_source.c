@@ -50,7 +50,9 @@ static const char running_sum[] =
 
 enum {
     LONGEST_STAGED = 10752, /* elements; 9 words of 8 in 48 KB */
-    FEW_LANES = 128         /* of a row, whose block prefetches the next row */
+    FEW_LANES = 128,        /* of a row, whose block prefetches the next row */
+    FLAT_BLOCK = 256,
+    ANY_REGISTERS = 256     /* threads of a block that fits whatever registers a thread has */
 };
 
 typedef struct {
@@ -406,7 +408,11 @@ static void write_header(writer *k, mx_fused_launch *l)
             mx_str_add(o, running_sum);
             break;
         }
-    mx_str_add(o, "extern \"C\" __global__ void fused(");
+    l->block = k->flat ? FLAT_BLOCK : (unsigned)(k->lanes * k->per_block);
+    mx_str_add(o, "extern \"C\" __global__ void ");
+    if (l->block > ANY_REGISTERS) /* a block of all of them must fit into the register file */
+        mx_str_addf(o, "__launch_bounds__(%u) ", l->block);
+    mx_str_add(o, "fused(");
     for (int i = 0; i < k->g->n_ext; i++)
         mx_str_addf(o, "%sconst %s *in%d", i ? ", " : "", c_type(k->g->ext[i].dtype), i);
     for (int i = 0; i < k->g->n_out; i++)
@@ -415,17 +421,15 @@ static void write_header(writer *k, mx_fused_launch *l)
     mx_str_add(o, l->n_sums ? ", float *__restrict__ sums) {\n" : ") {\n");
     mx_str_add(o, early);
     if (k->flat) {
-        l->block = 256;
-        l->grid = (unsigned)((k->total / k->w + 255) / 256);
+        l->grid = (unsigned)((k->total / k->w + FLAT_BLOCK - 1) / FLAT_BLOCK);
         mx_str_addf(
             o,
             "  enum { W = %d, U = 1, N = W };\n"
-            "  const i64 LIMIT = %lldll, first = ((i64)blockIdx.x * 256 + threadIdx.x) * W;\n"
+            "  const i64 LIMIT = %lldll, first = ((i64)blockIdx.x * %d + threadIdx.x) * W;\n"
             "#define AT(u) first\n  if (first >= LIMIT) return;\n",
-            k->w, (long long)k->total);
+            k->w, (long long)k->total, FLAT_BLOCK);
         return;
     }
-    l->block = (unsigned)(k->lanes * k->per_block);
     l->grid = (unsigned)((k->rows + k->per_block - 1) / k->per_block);
     l->rows_per_block = k->per_block;
     l->cols = k->cols;

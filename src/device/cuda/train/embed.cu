@@ -11,11 +11,17 @@
 #include "ops/gpu_work.h"
 #include <cub/device/device_radix_sort.cuh>
 
-__global__ void iota_kernel(int32_t *p, int64_t n)
+/* Tokens that the table has no row for (it may be a slice of the vocabulary) become one, the last:
+ * the sort looks at the bits of a row's number alone, and must not mix them with others. */
+__global__ void keys_kernel(int32_t *key, int32_t *order, const int32_t *tokens, int64_t n,
+                            int32_t vocab)
 {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n)
-        p[i] = (int32_t)i;
+    if (i >= n)
+        return;
+    int32_t t = tokens[i];
+    key[i] = t < 0 || t >= vocab ? vocab : t;
+    order[i] = (int32_t)i;
 }
 
 size_t mx_cuda_embed_scratch_bytes(int64_t rows)
@@ -27,24 +33,26 @@ size_t mx_cuda_embed_scratch_bytes(int64_t rows)
 static cudaError_t sort_rows(const int32_t *tokens, int64_t rows, int64_t vocab, void *scratch,
                              int32_t **token_out, int32_t **row_out, cudaStream_t stream)
 {
-    if (rows > INT32_MAX)
+    if (rows > INT32_MAX || vocab >= INT32_MAX)
         return cudaErrorInvalidValue;
     size_t part = mx_gpu_aligned_bytes(rows, sizeof(int32_t));
     int32_t *order = (int32_t *)scratch, *token = (int32_t *)((char *)scratch + part);
     int32_t *row = (int32_t *)((char *)scratch + 2 * part);
-    void *temp = (char *)scratch + 3 * part;
+    int32_t *key = (int32_t *)((char *)scratch + 3 * part);
+    void *temp = (char *)scratch + MX_GPU_EMBED_LISTS * part;
     int bits = 1;
-    while (bits < 31 && ((int64_t)1 << bits) < vocab)
+    while (bits < 31 && ((int64_t)1 << bits) <= vocab)
         bits++;
     size_t need = 0;
-    cudaError_t e = cub::DeviceRadixSort::SortPairs(nullptr, need, tokens, token, order, row,
+    cudaError_t e = cub::DeviceRadixSort::SortPairs(nullptr, need, key, token, order, row,
                                                     (int)rows, 0, bits, stream);
     if (e == cudaSuccess && need > mx_gpu_sort_bytes(rows))
         e = cudaErrorMemoryAllocation;
     if (e != cudaSuccess)
         return e;
-    iota_kernel<<<grid_for(rows, 256, INT32_MAX), 256, 0, stream>>>(order, rows);
-    e = cub::DeviceRadixSort::SortPairs(temp, need, tokens, token, order, row, (int)rows, 0, bits,
+    keys_kernel<<<grid_for(rows, 256, INT32_MAX), 256, 0, stream>>>(key, order, tokens, rows,
+                                                                    (int32_t)vocab);
+    e = cub::DeviceRadixSort::SortPairs(temp, need, key, token, order, row, (int)rows, 0, bits,
                                         stream);
     *token_out = token;
     *row_out = row;
@@ -58,7 +66,7 @@ __global__ void embed_grad_kernel(float *dtable, const T *dy, const int32_t *tok
 {
     int64_t i = blockIdx.x, c = (int64_t)blockIdx.y * blockDim.x + threadIdx.x;
     int32_t t = token[i];
-    if ((i > 0 && token[i - 1] == t) || c >= d || t < 0 || t >= vocab)
+    if ((i > 0 && token[i - 1] == t) || c >= d || t >= vocab)
         return;
     float acc = 0.f;
     for (int64_t j = i; j < n && token[j] == t; j++)
