@@ -70,9 +70,6 @@ mx_status mx_run_goal_open(mx_run *r)
     mx_objective_run *o = &r->goal;
     if (o->objective && o->objective->measure && *mx_config_text(r->c, "task_path"))
         r->rules.task_interval = mx_config_int(r->c, "task_interval");
-    if (r->rules.task_interval && r->mesh_rank)
-        return mx_fail(MX_USAGE, "%s: tasks are not asked on a mesh yet; leave mesh= or task_path "
-                       "out", mx_config_where(r->c, "task_path"));
     tell(r);
     return o->objective && o->objective->open ? o->objective->open(o) : MX_OK;
 }
