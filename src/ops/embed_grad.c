@@ -147,5 +147,8 @@ const mx_op mx_op_embed_grad = {
                                     {.absent = true}}, &(embed_grad_attr){5}},
                                {3, {{1, {4}, MX_I32, 0, 3}, {2, {4, 3}}, {2, {3, 3}}},
                                 &(embed_grad_attr){3}},
+                               /* as on a rank that has some rows: most ids are of others' rows */
+                               {3, {{1, {64}, MX_I32, -8, 13}, {2, {64, 3}}, {.absent = true}},
+                                &(embed_grad_attr){5}},
                                {0}},
 };

@@ -129,9 +129,9 @@ static inline size_t mx_gpu_sort_bytes(int64_t rows)
 {
     return (size_t)rows * 24 + (4u << 20);
 }
-static inline size_t mx_gpu_embed_bytes(int64_t rows)
+static inline size_t mx_gpu_embed_bytes(int64_t rows) /* pairs as they come, and sorted */
 {
-    return mx_gpu_sort_bytes(rows) + 3 * mx_gpu_aligned_bytes(rows, 4);
+    return mx_gpu_sort_bytes(rows) + 4 * mx_gpu_aligned_bytes(rows, 4);
 }
 enum { MX_GPU_EXPERTS_CHUNK = 1024 };
 static inline size_t mx_gpu_experts_bytes(int64_t m, int64_t experts)

@@ -5,17 +5,26 @@
  * adds the sum to the table's row once. Every run gives the same bits. Bytes: dy once, the touched
  * table rows twice. A token that fills the batch makes one long segment; its columns are split over
  * blocks.
+ *
+ * Only the bits that tell the table's rows apart are sorted by. A token of no row, as other ranks'
+ * are where each has some rows of the table, may have those bits in common with one that has a row
+ * and would come between its rows: two blocks would then write that row of the table. So all such
+ * tokens are sorted as the number behind the last row.
  */
 #include "device/cuda/core/kernels.h"
 #include "device/cuda/core/vec.cuh"
 #include "ops/gpu_work.h"
 #include <cub/device/device_radix_sort.cuh>
 
-__global__ void iota_kernel(int32_t *p, int64_t n)
+__global__ void pairs_kernel(int32_t *key, int32_t *order, const int32_t *tokens, int64_t n,
+                             int64_t vocab)
 {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n)
-        p[i] = (int32_t)i;
+    if (i >= n)
+        return;
+    int32_t t = tokens[i];
+    key[i] = t < 0 || t >= vocab ? (int32_t)vocab : t;
+    order[i] = (int32_t)i;
 }
 
 size_t mx_cuda_embed_scratch_bytes(int64_t rows)
@@ -23,28 +32,31 @@ size_t mx_cuda_embed_scratch_bytes(int64_t rows)
     return mx_gpu_embed_bytes(rows);
 }
 
-/* (token, row) pairs sorted by token into *token and *row, which lie in scratch. */
+/* (token, row) pairs sorted by token into *token and *row, which lie in scratch; token: vocab where
+ * the table has no such row. */
 static cudaError_t sort_rows(const int32_t *tokens, int64_t rows, int64_t vocab, void *scratch,
                              int32_t **token_out, int32_t **row_out, cudaStream_t stream)
 {
-    if (rows > INT32_MAX)
+    if (rows > INT32_MAX || vocab >= INT32_MAX)
         return cudaErrorInvalidValue;
     size_t part = mx_gpu_aligned_bytes(rows, sizeof(int32_t));
     int32_t *order = (int32_t *)scratch, *token = (int32_t *)((char *)scratch + part);
     int32_t *row = (int32_t *)((char *)scratch + 2 * part);
-    void *temp = (char *)scratch + 3 * part;
+    int32_t *key = (int32_t *)((char *)scratch + 3 * part);
+    void *temp = (char *)scratch + 4 * part;
     int bits = 1;
-    while (bits < 31 && ((int64_t)1 << bits) < vocab)
+    while (((int64_t)1 << bits) <= vocab)
         bits++;
     size_t need = 0;
-    cudaError_t e = cub::DeviceRadixSort::SortPairs(nullptr, need, tokens, token, order, row,
+    cudaError_t e = cub::DeviceRadixSort::SortPairs(nullptr, need, key, token, order, row,
                                                     (int)rows, 0, bits, stream);
     if (e == cudaSuccess && need > mx_gpu_sort_bytes(rows))
         e = cudaErrorMemoryAllocation;
     if (e != cudaSuccess)
         return e;
-    iota_kernel<<<grid_for(rows, 256, INT32_MAX), 256, 0, stream>>>(order, rows);
-    e = cub::DeviceRadixSort::SortPairs(temp, need, tokens, token, order, row, (int)rows, 0, bits,
+    pairs_kernel<<<grid_for(rows, 256, INT32_MAX), 256, 0, stream>>>(key, order, tokens, rows,
+                                                                     vocab);
+    e = cub::DeviceRadixSort::SortPairs(temp, need, key, token, order, row, (int)rows, 0, bits,
                                         stream);
     *token_out = token;
     *row_out = row;
@@ -58,7 +70,7 @@ __global__ void embed_grad_kernel(float *dtable, const T *dy, const int32_t *tok
 {
     int64_t i = blockIdx.x, c = (int64_t)blockIdx.y * blockDim.x + threadIdx.x;
     int32_t t = token[i];
-    if ((i > 0 && token[i - 1] == t) || c >= d || t < 0 || t >= vocab)
+    if ((i > 0 && token[i - 1] == t) || c >= d || t >= vocab)
         return;
     float acc = 0.f;
     for (int64_t j = i; j < n && token[j] == t; j++)
