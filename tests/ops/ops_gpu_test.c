@@ -262,6 +262,7 @@ static const large_case large_head[] = {
 static const struct { char dims[2 * MX_MAX_DIMS + 4]; } turns[] = {{"abcd->adcb"}, {"abcd->cabd"}};
 static const struct { mx_shape shape; } sums[] = {{{4, {6, 1, 5, 1}}}, {{4, {1, 300, 1, 40}}}};
 static const struct { bool reverse; } backwards = {true};
+static const struct { int64_t rows; } table = {300};
 static const struct { int64_t dim; } last = {2};
 static const struct { int64_t n, size[MX_MAX_OUT]; } thirds[] = {{3, {64, 64, 128}},
                                                                  {3, {3, 62, 1}}};
@@ -275,6 +276,7 @@ static const large_case large_layout[] = {
     {"sum_to", {1, {{4, {6, 300, 5, 40}}}, &sums[0]}},
     {"sum_to", {1, {{4, {6, 300, 5, 40}}}, &sums[1]}},
     {"cumsum", {1, {{2, {3, 300}, .lo = 0.1, .hi = 0.9}}, &backwards}},
+    {"embed_grad", {3, {{1, {3000}, MX_I32, -700, 900}, {2, {3000, 40}}, NONE}, &table}},
 };
 
 /* Few rows times codes: a block for each tile of rows, blocks of several tiles, very many tiles. */

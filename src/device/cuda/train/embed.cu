@@ -5,6 +5,11 @@
  * adds the sum to the table's row once. Every run gives the same bits. Bytes: dy once, the touched
  * table rows twice. A token that fills the batch makes one long segment; its columns are split over
  * blocks.
+ *
+ * Only the bits that tell the table's rows apart are sorted by. A token of no row, as other ranks'
+ * are where each has some rows of the table, may have those bits in common with one that has a row
+ * and would come between its rows: two blocks would then write that row of the table. So all such
+ * tokens are sorted as the number behind the last row.
  */
 #include "device/cuda/core/kernels.h"
 #include "device/cuda/core/vec.cuh"
@@ -29,7 +34,8 @@ size_t mx_cuda_embed_scratch_bytes(int64_t rows)
     return mx_gpu_embed_bytes(rows);
 }
 
-/* (token, row) pairs sorted by token into *token and *row, which lie in scratch. */
+/* (token, row) pairs sorted by token into *token and *row, which lie in scratch; token: vocab where
+ * the table has no such row. */
 static cudaError_t sort_rows(const int32_t *tokens, int64_t rows, int64_t vocab, void *scratch,
                              int32_t **token_out, int32_t **row_out, cudaStream_t stream)
 {
