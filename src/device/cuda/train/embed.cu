@@ -16,8 +16,6 @@
 #include "ops/gpu_work.h"
 #include <cub/device/device_radix_sort.cuh>
 
-/* Tokens that the table has no row for (it may be a slice of the vocabulary) become one, the last:
- * the sort looks at the bits of a row's number alone, and must not mix them with others. */
 __global__ void keys_kernel(int32_t *key, int32_t *order, const int32_t *tokens, int64_t n,
                             int32_t vocab)
 {
