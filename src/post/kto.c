@@ -320,44 +320,25 @@ static void position(const mx_objective_run *o, mx_str *json)
     mx_prompts_position(((kto_run *)o->state)->prompts, json);
 }
 
+/* What both objectives have: answers with labels are read, trained on and measured alike. */
+#define ANSWERS_WITH_LABELS                                                                       \
+    .verb = "dpo", .data = "prompt, completion and label", .rows = MX_ROWS_SAMPLED,               \
+    .rows_each = rows_each, .loss = loss, .count = count, .open = open, .beside = beside,         \
+    .close = close, .next = next, .feed = feed, .position = position,                             \
+    .measure = mx_tasks_measure, .measure_end = mx_tasks_close
+
 const mx_objective mx_objective_kto = {
     .name = "kto",
     .doc = "good and bad answers, against a reference",
-    .verb = "dpo",
-    .data = "prompt, completion and label",
     .place = 4,
-    .rows = MX_ROWS_SAMPLED,
-    .rows_each = rows_each,
     .read = read,
-    .loss = loss,
-    .count = count,
-    .open = open,
-    .beside = beside,
-    .close = close,
-    .next = next,
-    .feed = feed,
-    .position = position,
-    .measure = mx_tasks_measure,
-    .measure_end = mx_tasks_close,
+    ANSWERS_WITH_LABELS,
 };
 
 const mx_objective mx_objective_apo_zero_unpaired = {
     .name = "apo_zero_unpaired",
     .doc = "the same without what the model says of other answers",
-    .verb = "dpo",
-    .data = "prompt, completion and label",
     .place = 5,
-    .rows = MX_ROWS_SAMPLED,
-    .rows_each = rows_each,
     .read = read_apo,
-    .loss = loss,
-    .count = count,
-    .open = open,
-    .beside = beside,
-    .close = close,
-    .next = next,
-    .feed = feed,
-    .position = position,
-    .measure = mx_tasks_measure,
-    .measure_end = mx_tasks_close,
+    ANSWERS_WITH_LABELS,
 };
