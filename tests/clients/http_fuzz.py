@@ -1,6 +1,6 @@
 """http_fuzz.py URL SECONDS SEED - requests that are nearly right, byte for byte, and schemas that are nearly schemas. Every
 answer is HTTP with a status below 500, refused ones carry an error object, and the server is well at the end."""
-import json, random, socket, sys, time
+import errno, json, random, socket, sys, time
 from urllib.parse import urlparse
 
 url, seconds, seed = urlparse(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
@@ -74,6 +74,9 @@ def send(data, wait):
                 got += piece
         except (TimeoutError, ConnectionError):
             pass
+        except OSError as e:  # the server had hung up before the shutdown
+            if e.errno != errno.ENOTCONN:
+                raise
         return got
 
 
