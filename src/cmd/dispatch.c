@@ -15,6 +15,7 @@
 
 #include "base/reserve.h"
 #include "base/signals.h"
+#include "base/simd.h"
 #include "dist/launch.h"
 #include <ctype.h>
 #include <errno.h>
@@ -227,6 +228,7 @@ static mx_status find_file(command *c, const char *home)
 static mx_status run_verb(command *c, int argc, char **argv, char **environment)
 {
     char home[4096];
+    MX_TRY(mx_simd_check());
     mx_config_home(home, sizeof home);
     if (c->file)
         MX_TRY(find_file(c, *home ? home : NULL));
