@@ -1,6 +1,7 @@
 /* clusters.h - the groups of nodes that the fuse pass forms (fuse.c), and the fused nodes made of
  * them (clusters.c). */
-#pragma once
+#ifndef MX_COMPILE_CLUSTERS_H
+#define MX_COMPILE_CLUSTERS_H
 
 #include "compile/uses.h"
 #include "ops/group.h"
@@ -37,3 +38,5 @@ int64_t mx_cluster_elements(const mx_shape *space);
 /* A fused node for each cluster of these nodes, which are in execution order: in place of its last
  * member. */
 void mx_clusters_emit(mx_clusters *k, mx_node *const *order, int n, mx_arena *scratch);
+
+#endif

@@ -53,14 +53,14 @@ mx_status mx_engine_can(const mx_model_spec *m)
 }
 
 /* Of a state there is only the last: what is in it was computed from the beginning on, and a wrong
- * guess cannot be taken out again. */
+ * draft cannot be taken out again. */
 static mx_status keep_to_states(mx_engine_options *o)
 {
     o->no_prefix_cache = true;
     if (!o->draft_tokens)
         return MX_OK;
     return mx_fail(MX_USAGE,
-                   "%s keeps states that wrong guesses cannot be taken out of; expected "
+                   "%s keeps states that wrong drafts cannot be taken out of; expected "
                    "speculative_tokens=0",
                    o->model->spec.family->name);
 }
@@ -285,7 +285,7 @@ static void copy_options(mx_engine *e, mx_seq *s, const mx_request_options *o)
     for (int i = 0; i < o->n_stop; i++)
         stop[i] = mx_arena_strdup(a, o->stop[i]);
     s->o.stop = stop;
-    s->guess = MX_NEW_N(a, int32_t, e->o.draft_tokens);
+    s->mtp_draft = MX_NEW_N(a, int32_t, e->o.draft_tokens);
     s->banned = MX_NEW_N(a, int32_t, o->n_stop_ids + e->o.n_stop_ids);
     for (int i = 0; i < o->n_stop_ids; i++)
         s->banned[s->n_banned++] = o->stop_ids[i];
@@ -412,7 +412,7 @@ mx_status mx_engine_step(mx_engine *e)
     for (int64_t i = 0; i < e->n_running; i++)
         if (e->running[i]->take && !e->running[i]->r.started)
             e->running[i]->r.started = now;
-    mx_engine_ask(e);
+    mx_engine_set_sampling(e);
     MX_TRY(mx_engine_fill_images(e));
     MX_TRY(mx_engine_batch_run(e->batch));
     bool hidden = false;
@@ -425,7 +425,7 @@ mx_status mx_engine_step(mx_engine *e)
     e->counts.batch_tokens += in->n;
     mx_engine_draw(e);
     if (e->mtp)
-        MX_TRY(mx_engine_guess(e));
+        MX_TRY(mx_engine_mtp_draft(e));
     list_news(e);
     e->counts.step_s += mx_clock_now() - began;
     return MX_OK;

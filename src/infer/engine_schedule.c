@@ -32,7 +32,7 @@ void mx_engine_evict(mx_engine *e, mx_seq *s)
     /* the last pages of a shared prefix are evicted first */
     while (s->n_pages > 0)
         mx_pages_release(e->pages, s->page[--s->n_pages]);
-    s->computed = s->n_named = s->take = s->n_guesses = 0;
+    s->computed = s->n_named = s->take = s->n_mtp_drafts = 0;
 }
 
 static void preempt(mx_engine *e, mx_seq *s)
@@ -146,12 +146,12 @@ static bool is_answering(const mx_seq *s)
     return s->computed + 1 >= s->r.tokens.n;
 }
 
-/* What the MTP layer has guessed, at most n tokens of it. */
-static int64_t take_guesses(mx_seq *s, int64_t n)
+/* What the MTP layer has drafted, at most n tokens of it. */
+static int64_t take_mtp_drafts(mx_seq *s, int64_t n)
 {
     mx_tokens *t = &s->r.tokens;
-    n = n < s->n_guesses ? n : s->n_guesses;
-    memcpy(t->ids + t->n, s->guess, sizeof *s->guess * (size_t)n);
+    n = n < s->n_mtp_drafts ? n : s->n_mtp_drafts;
+    memcpy(t->ids + t->n, s->mtp_draft, sizeof *s->mtp_draft * (size_t)n);
     return n;
 }
 
@@ -166,12 +166,12 @@ static void draft(mx_engine *e, mx_seq *s, int64_t spare)
     n = n < left ? n : left;
     if (n <= 0 || s->o.constraint)
         return;
-    n = e->mtp ? take_guesses(s, n)
+    n = e->mtp ? take_mtp_drafts(s, n)
                : mx_draft_lookup(r->tokens.ids, r->tokens.n, n, r->tokens.ids + r->tokens.n);
     s->n_drafted = mx_engine_reserve(e, s, s->computed + 1 + n) - s->computed - 1;
 }
 
-/* The next token of answers under way, and what is guessed of those behind it. */
+/* The next token of answers under way, and what is drafted of those behind it. */
 static void put_answers(mx_engine *e, mx_engine_batch_input *in)
 {
     int64_t spare = e->o.step_tokens;
