@@ -186,10 +186,7 @@ static mx_status open(mx_objective_run *o)
     r->rows = r->own * mx_rows_parts(o);
     r->first = r->own * mx_rows_part(o);
     r->n_prompts = r->rows / s->generations;
-    bool judged = *mx_config_text(o->config, "rl.reward") ||
-                  *mx_config_text(o->config, "reward_model_path") ||
-                  *mx_config_text(o->config, "reward_command");
-    if (s->sampled || judged)
+    if (s->sampled || mx_rewards_are_set(o->config))
         MX_TRY(mx_rewards_open(&r->rewards, o->config));
     MX_TRY(open_prompts(r, o));
     MX_TRY(room(r));
