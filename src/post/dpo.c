@@ -262,6 +262,7 @@ const mx_objective mx_objective_dpo = {
     .data = "prompt, chosen and rejected",
     .place = 2,
     .rows = MX_ROWS_PAIRS,
+    .balances = true,
     .read = read,
     .loss = loss,
     .count = mx_count_pairs,

@@ -521,6 +521,7 @@ const mx_objective mx_objective_grpo = {
     .data = "prompt, and what its rewards need: answer, solution",
     .place = 7,
     .rows = MX_ROWS_SAMPLED,
+    .balances = true,
     .rows_each = rows_each,
     .read = read,
     .loss = mx_grpo_build,

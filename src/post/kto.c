@@ -323,6 +323,7 @@ static void position(const mx_objective_run *o, mx_str *json)
 /* What both objectives have: answers with labels are read, trained on and measured alike. */
 #define ANSWERS_WITH_LABELS                                                                       \
     .verb = "dpo", .data = "prompt, completion and label", .rows = MX_ROWS_SAMPLED,               \
+    .balances = true,                                                                             \
     .rows_each = rows_each, .loss = loss, .count = count, .open = open, .beside = beside,         \
     .close = close, .next = next, .feed = feed, .position = position,                             \
     .measure = mx_tasks_measure, .measure_end = mx_tasks_close

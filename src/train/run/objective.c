@@ -49,7 +49,8 @@ double mx_beside_bytes(const mx_beside *b)
     return sum;
 }
 
-void mx_objective_apply(const mx_objective *o, const void *settings, mx_programs_request *q)
+void mx_objective_apply(const mx_objective *o, const void *settings, const mx_config *c,
+                        mx_programs_request *q)
 {
     mx_step_options *s = &q->options;
     if (o->rows != MX_ROWS_DOCUMENTS) { /* per_device_batch_size counts pairs, prompts */
@@ -63,6 +64,7 @@ void mx_objective_apply(const mx_objective *o, const void *settings, mx_programs
         s->shape.batch = b->microbatch;
         s->shape.packed = false;
     }
+    s->shape.balances = o->balances && strcmp(mx_config_text(c, "semantics"), "trl") == 0;
     s->loss = o->loss;
     s->settings = settings;
 }

@@ -76,6 +76,7 @@ struct mx_objective {
     mx_objective_rows rows;
     /* Makes the model that is read what it will be, before it is built; NULL: it stays. */
     mx_status (*adapt)(mx_model_spec *m);
+    bool balances; /* TRL adds the model's balance loss of experts, whatever its config says */
     bool is_nll; /* the loss is a mean over tokens of -log p: perplexity means something */
     /* Reads its keys into a struct in the arena; NULL: it has none. */
     mx_status (*read)(const mx_config *c, mx_arena *a, const void **settings);
@@ -109,7 +110,7 @@ extern const int mx_objective_count;
 
 /* Makes the request for the programs of plain training that for the objective's. */
 struct mx_programs_request;
-void mx_objective_apply(const mx_objective *o, const void *settings,
+void mx_objective_apply(const mx_objective *o, const void *settings, const mx_config *c,
                         struct mx_programs_request *q);
 /* What `maxc data VERB` and the run itself read, from the same keys. NULL: plain training. */
 void mx_objective_request(const mx_objective *o, const mx_config *c, mx_train_data_request *r);

@@ -217,12 +217,16 @@ static mx_status run_pipeline(mx_run *r, const mx_batch *b, mx_inflight_step *f,
 static mx_status run_programs(mx_run *r, const mx_batch *b, mx_inflight_step *f)
 {
     float scale = f->counted ? 1.0f / (float)f->counted : 0;
+    /* Ranks of a mesh have one microbatch together. */
+    int64_t microbatches = r->request.batch.accumulation * (r->mesh_rank ? 1 : r->ranks.data_ranks);
+    float aux = 1.0f / (float)microbatches;
     mx_exec *each = r->batch.now, *last = r->programs.accumulates ? r->programs.apply.exec : each;
     if (r->programs.pipelined)
         MX_TRY(run_pipeline(r, b, f, scale));
     for (int64_t k = 0; each && k < r->request.batch.accumulation; k++) {
         float first = k == 0;
         MX_TRY(mx_run_feed(r, each, b, k * r->batch.microbatch, scale));
+        MX_TRY(mx_exec_write(each, "aux_scale", &aux));
         MX_TRY(mx_exec_write(each, "first", &first));
         int64_t seed = dropout_seed(r, f->step, k);
         MX_TRY(mx_exec_write(each, "dropout_seed", &seed));
