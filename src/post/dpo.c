@@ -266,6 +266,7 @@ const mx_objective mx_objective_dpo = {
     .read = read,
     .loss = loss,
     .count = mx_count_pairs,
+    .mean_of_microbatches = true,
     .open = open,
     .beside = beside,
     .close = close,

@@ -74,5 +74,7 @@ void mx_objective_request(const mx_objective *o, const mx_config *c, mx_train_da
     r->post = o != NULL;
     r->no_loader = o && o->rows == MX_ROWS_SAMPLED;
     r->pairs = o && o->rows == MX_ROWS_PAIRS;
+    r->sides_apart = o && o->sides_apart;
+    r->drops_long = o && o->drops_long;
     r->loss_on = !o ? MX_LOSS_ALL : r->pairs ? MX_LOSS_COMPLETION : loss_on(c);
 }
