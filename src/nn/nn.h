@@ -31,7 +31,7 @@ typedef struct {
     int64_t batch, seq;
     mx_node *tokens;    /* (B, S) int32 */
     mx_node *positions; /* (B, S) int32; NULL: 0, 1, 2, ... in every row */
-    mx_node *places;    /* (3, B, S) int32: in time, height and width; NULL: positions, all three */
+    mx_node *places;    /* (3, B, S) int32: M-RoPE, in time, height and width; NULL: positions */
     mx_node *segments;  /* (B, S) int32; NULL: one document per row */
     mx_node *spans;     /* (B, S) int32, over pages the last position to see; NULL: no spans */
     mx_node *pixels;    /* images, as the family's processor gives them; NULL: none */

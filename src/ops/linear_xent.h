@@ -7,10 +7,10 @@
 typedef struct {
     double scale, softcap;
     int64_t first; /* number of the first word that is here */
-    int64_t words; /* of the whole vocabulary: rows of w beyond them are padding */
+    int64_t vocab; /* of all ranks: rows of w beyond it are padding */
 } mx_xent_slice;
 
-/* How many of the `rows` of w are words. */
-int64_t mx_xent_words_here(const mx_xent_slice *a, int64_t rows);
+/* How many of the `rows` of w are tokens of the vocabulary. */
+int64_t mx_xent_vocab_here(const mx_xent_slice *a, int64_t rows);
 
 #endif
