@@ -76,6 +76,7 @@ struct mx_objective {
     mx_objective_rows rows;
     /* Makes the model that is read what it will be, before it is built; NULL: it stays. */
     mx_status (*adapt)(mx_model_spec *m);
+    bool pipelines; /* may run in stages: no program but the step's is needed */
     bool is_nll; /* the loss is a mean over tokens of -log p: perplexity means something */
     /* Reads its keys into a struct in the arena; NULL: it has none. */
     mx_status (*read)(const mx_config *c, mx_arena *a, const void **settings);
