@@ -3,7 +3,7 @@
 #include "device/cuda/train/xent_keep.h"
 
 enum { OWN_THREADS = 256, ROW_BLOCK = 32, SLICES = 8, BAND = MX_XENT_BAND, PLAIN_THREADS = 256 };
-enum { NO_LABEL = -1 << 30 }; /* in no tile of the GEMM */
+enum { NO_LABEL = -(1 << 30) }; /* in no tile of the GEMM */
 #define MOST_SUM 5e21f        /* e^50: see mx_xent_kept */
 #define LEAST_SUM 2e-22f
 #define FAR_AWAY 1e30f /* what rows that do not count are counted from: their e are 0 */
@@ -151,15 +151,6 @@ __device__ __forceinline__ float over_block(float x, bool most)
         x = most ? fmaxf(x, part[i]) : x + part[i];
     return x;
 }
-__device__ __forceinline__ void put(float *to, float x)
-{
-    *to = x;
-}
-__device__ __forceinline__ void put(uint16_t *to, float x)
-{
-    *to = f32_to_bf16(x);
-}
-
 template <class T>
 __global__ __launch_bounds__(PLAIN_THREADS) void plain_kernel(mx_xent_plain_keep s,
                                                               mx_xent_keep_rows r)
@@ -202,15 +193,6 @@ cudaError_t mx_cuda_xent_plain_keep(const mx_xent_plain_keep *s, const mx_xent_k
 
 /* --- back --- */
 
-__device__ __forceinline__ float get(const float *x)
-{
-    return *x;
-}
-__device__ __forceinline__ float get(const uint16_t *x)
-{
-    return bf16_to_f32(*x);
-}
-
 /* A block a row. */
 template <class T> __global__ __launch_bounds__(PLAIN_THREADS) void back_kernel(mx_xent_back s)
 {
@@ -226,7 +208,7 @@ template <class T> __global__ __launch_bounds__(PLAIN_THREADS) void back_kernel(
         if (fabsf(own) > MOST_SUM * fabsf(factor)) {
             float less = factor / own;
             for (int64_t j = threadIdx.x; j < s.vocab; j += PLAIN_THREADS)
-                put(kept + j, get(kept + j) * less);
+                put(kept + j, as_float(kept[j]) * less);
             factor = own;
             __syncthreads();
         }
@@ -238,7 +220,7 @@ template <class T> __global__ __launch_bounds__(PLAIN_THREADS) void back_kernel(
     const T *x = (const T *)s.x + row * s.d;
     T *y = (T *)s.scaled + row * s.d;
     for (int64_t j = threadIdx.x; j < s.d; j += PLAIN_THREADS)
-        put(y + j, get(x + j) * factor);
+        put(y + j, as_float(x[j]) * factor);
 }
 
 cudaError_t mx_cuda_xent_back(const mx_xent_back *s, cudaStream_t stream)
