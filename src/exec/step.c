@@ -201,7 +201,7 @@ mx_node *mx_step_build(mx_graph *g, const mx_model_spec *m, const mx_step_option
     if (shape.training)
         drop(g, o);
     if (o->lora)
-        mx_pass_lora(g, o->lora, false);
+        mx_pass_lora(g, o->lora, shape.training);
     freeze(g, o);
     return loss;
 }

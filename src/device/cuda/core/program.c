@@ -271,7 +271,7 @@ static void print_profile(const mx_exec *e, const float *ms, int n)
                 count++;
             }
         mx_type_print(&type, &e->step[i].call.out[0].type);
-        if (first == i && sum > 0.002f * total)
+        if (first == i && sum > 0.0005f * total)
             fprintf(stderr, "%8.3f ms %5.1f%%  %4d x %-18s %d->%d %s (%s)\n", (double)sum,
                     100.0 * (double)(sum / total), count, e->step[i].op->name,
                     e->step[i].call.n_in, e->step[i].call.n_out, mx_str_text(&type),
@@ -280,8 +280,29 @@ static void print_profile(const mx_exec *e, const float *ms, int n)
     }
 }
 
+/* Milliseconds between two events with nothing between them. */
+static float empty_interval(mx_cuda *c)
+{
+    enum { N = 9 };
+    cudaEvent_t at[N] = {0};
+    float least = 1;
+    mx_cuda_stay_busy(100, c->stream);
+    for (int i = 0; i < N; i++)
+        if (cudaEventCreate(&at[i]) == cudaSuccess)
+            cudaEventRecord(at[i], c->stream);
+    cudaStreamSynchronize(c->stream);
+    for (int i = 0; i < N; i++) {
+        float ms = least;
+        if (i && cudaEventElapsedTime(&ms, at[i - 1], at[i]) == cudaSuccess && ms < least)
+            least = ms;
+    }
+    for (int i = 0; i < N; i++)
+        cudaEventDestroy(at[i]);
+    return least < 1 ? least : 0;
+}
+
 /* MX_CUDA_PROFILE=1: the third run of a program is timed op by op, and the sums are printed. Steps
- * that go together count as the first of them. */
+ * that go together count as the first of them. What events take by themselves is no op's. */
 static mx_status profile(mx_cuda *c, mx_exec *e, program *p)
 {
     cudaEvent_t *at = mx_realloc(NULL, sizeof *at * (size_t)(p->n + 1));
@@ -299,8 +320,11 @@ static mx_status profile(mx_cuda *c, mx_exec *e, program *p)
         st = launch_next(c, e, p, &i);
     }
     cudaStreamSynchronize(c->stream);
-    for (int k = 0; k < made && !st; k++)
+    float empty = empty_interval(c);
+    for (int k = 0; k < made && !st; k++) {
         cudaEventElapsedTime(&ms[next[k]], at[k], at[k + 1]);
+        ms[next[k]] = ms[next[k]] > empty ? ms[next[k]] - empty : 0;
+    }
     if (!st)
         print_profile(e, ms, p->n);
     for (int k = 0; k <= made; k++)
