@@ -3,12 +3,13 @@
 #include "infer/batch.h"
 
 #include "compile/panels.h"
+#include "ops.h"
 #include "ops/inputs.h"
 #include "ops/panels.h"
 #include <limits.h>
 #include <string.h>
 
-enum { MAX_SIZES = 24 };
+enum { MAX_SIZES = 40 };
 enum { MX_SAMPLE_SETTINGS };
 
 typedef struct {
@@ -80,17 +81,41 @@ mx_status mx_engine_batch_cache_bytes(const mx_model_spec *m, const mx_engine_ba
     return MX_OK;
 }
 
-/* Powers of two, and halfway between them from 16 on, up to the most. */
+/* Powers of two, between them halves from 16 on and quarters from 128 on, where a GEMM's time grows
+ * with its rows; up to the most. */
 static int choose_sizes(size *s, int64_t most)
 {
     int n = 0;
-    for (int64_t k = 1; k < most && n < MAX_SIZES - 1; k *= 2) {
-        s[n++].tokens = k;
-        if (k >= 16 && k + k / 2 < most && n < MAX_SIZES - 1)
-            s[n++].tokens = k + k / 2;
-    }
+    for (int64_t k = 1; k < most; k *= 2)
+        for (int64_t step = k < 16 ? k : k < 128 ? k / 2 : k / 4, at = k;
+             at < 2 * k && at < most && n < MAX_SIZES - 1; at += step)
+            s[n++].tokens = at;
     s[n++].tokens = most;
     return n;
+}
+
+mx_status mx_engine_batch_other_bytes(mx_session *s, const mx_model_spec *m,
+                                      const mx_engine_batch_settings *o, int64_t *out)
+{
+    size sizes[MAX_SIZES] = {0};
+    int n = choose_sizes(sizes, o->tokens);
+    mx_engine_batch_settings one = *o;
+    mx_step z;
+    one.pages = 1;
+    mx_step_options so = step_options(&one, o->tokens, false);
+    so = mx_step_options_for(s, &so);
+    so.compile.n_threads = mx_session_threads(s);
+    MX_TRY(mx_step_plan(&z, m, &so));
+    const mx_program *p = &z.program;
+    *out = (int64_t)(mx_program_shared_bytes(p) + p->work_bytes + (size_t)n * p->given_bytes);
+    for (int i = 0; i < z.graph.n_nodes; i++) {
+        const mx_node *v = z.graph.node[i];
+        bool variable = v->op == &mx_op_variable && v->name && !strstr(v->name, ".cache_");
+        if (variable && !mx_session_find(s, v->name))
+            *out += (int64_t)mx_type_bytes(&v->type);
+    }
+    mx_step_close(&z);
+    return MX_OK;
 }
 
 /* Of the root `hidden`. */

@@ -35,6 +35,10 @@ typedef struct {
 } mx_cache_bytes;
 mx_status mx_engine_batch_cache_bytes(const mx_model_spec *m, const mx_engine_batch_settings *o,
                                       mx_cache_bytes *out) MX_MUST_USE;
+/* What the session takes for the programs besides that cache: weights that it does not have yet,
+ * activations, inputs, workspace. */
+mx_status mx_engine_batch_other_bytes(mx_session *s, const mx_model_spec *m,
+                                      const mx_engine_batch_settings *o, int64_t *out) MX_MUST_USE;
 /* Adds programs to the session. Weights are loaded by the caller, before or after, and then laid
  * out. */
 mx_status mx_engine_batch_open(mx_engine_batch **out, mx_session *s, const mx_model_spec *m,

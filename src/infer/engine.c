@@ -7,8 +7,9 @@
 #include <omp.h>
 #include <string.h>
 
-enum { USUAL_SEQUENCES = 32, USUAL_STEP = 256, USUAL_DEVICE_STEP = 1024, USUAL_LENGTH = 32768,
-       LEAST_CACHE = 1024 };
+enum { USUAL_SEQUENCES = 32, USUAL_DEVICE_SEQUENCES = 256, USUAL_STEP = 256,
+       USUAL_DEVICE_STEP = 1024, USUAL_LENGTH = 32768, LEAST_CACHE = 1024 };
+#define USUAL_MEMORY_SHARE 0.9
 
 static mx_image_spec image_spec_of(const mx_model_spec *m)
 {
@@ -65,8 +66,42 @@ static mx_status keep_to_states(mx_engine_options *o)
                    o->model->spec.family->name);
 }
 
-/* A cache for every sequence at its longest, where a quarter of the memory that is left has room
- * for that, and for one of them at least. */
+/* Bytes that the cache may take. Of the host's memory a quarter of what is free. Of a device's own
+ * what the plan leaves of its share of the card; the rest is for what no plan knows, such as
+ * libraries' own memory. */
+static mx_status cache_room(const mx_engine *e, const mx_engine_batch_settings *bs, int64_t *room)
+{
+    const mx_engine_options *o = &e->o;
+    const mx_device_traits *t = mx_session_traits(e->session);
+    int64_t other, free = mx_session_memory_available(e->session).bytes;
+    *room = free / 4;
+    if (t->host_memory || t->chip.memory_bytes <= 0)
+        return MX_OK;
+    double share = o->memory_share > 0 ? o->memory_share : USUAL_MEMORY_SHARE;
+    MX_TRY(mx_engine_batch_other_bytes(e->session, &o->model->spec, bs, &other));
+    *room = free - (int64_t)((1 - share) * t->chip.memory_bytes) - other;
+    if (bs->keep_hidden) {
+        mx_engine_batch_settings ms = draft_settings(bs);
+        MX_TRY(mx_engine_batch_other_bytes(e->session, &o->model->spec, &ms, &other));
+        *room -= other;
+    }
+    if (e->tower)
+        *room -= mx_tower_bytes(e->tower);
+    if (*room > 0)
+        return MX_OK;
+    char b1[32], b2[32];
+    return mx_fail(MX_USAGE,
+                   "the model and a batch of %lld tokens leave nothing of gpu_memory_utilization=%g "
+                   "of the GPU's %s for keys and values (%s are missing); lower batch, "
+                   "prefill_chunk_size or max_model_len, use quantization=, or raise "
+                   "gpu_memory_utilization",
+                   (long long)o->step_tokens, share,
+                   mx_format_bytes(b1, sizeof b1, t->chip.memory_bytes),
+                   mx_format_bytes(b2, sizeof b2, (double)-*room));
+}
+
+/* A cache for every sequence at its longest, where there is room for that, and for one of them at
+ * least. */
 static mx_status choose_pages(mx_engine *e, int64_t *pages)
 {
     mx_engine_options *o = &e->o;
@@ -83,8 +118,9 @@ static mx_status choose_pages(mx_engine *e, int64_t *pages)
     if (each.sequence)
         MX_TRY(keep_to_states(o));
     if (!tokens) {
-        int64_t free = mx_session_memory_available(e->session).bytes - o->sequences * each.sequence;
-        int64_t room = free / 4 / (each.token > 0 ? each.token : 1);
+        int64_t room;
+        MX_TRY(cache_room(e, &bs, &room));
+        room = (room - o->sequences * each.sequence) / (each.token > 0 ? each.token : 1);
         if (__builtin_mul_overflow(o->sequences, o->max_length, &tokens))
             tokens = INT64_MAX / 2;
         tokens = tokens < room ? tokens : room;
@@ -120,7 +156,8 @@ static mx_status choose(mx_engine *e)
                        (long long)o->max_length, (long long)most);
     if (!o->max_length)
         o->max_length = most > 0 && most < USUAL_LENGTH ? most : USUAL_LENGTH;
-    o->sequences = o->sequences > 0 ? o->sequences : USUAL_SEQUENCES;
+    if (o->sequences <= 0)
+        o->sequences = e->device_draws ? USUAL_DEVICE_SEQUENCES : USUAL_SEQUENCES;
     int64_t usual = e->device_draws ? USUAL_DEVICE_STEP : USUAL_STEP;
     o->step_tokens = o->step_tokens > 0 ? o->step_tokens : usual;
     int64_t answers = o->sequences * (1 + o->draft_tokens);
@@ -148,13 +185,13 @@ static mx_status open_all(mx_engine *e)
         MX_TRY(mx_engine_check_mtp(o->model));
     e->image_spec = image_spec_of(&o->model->spec);
     MX_TRY(choose(e));
-    MX_TRY(choose_pages(e, &pages));
-    mx_engine_batch_settings bs = settings_of(o, pages);
-    bs.draw_vocab = e->device_draws ? e->vocab : 0;
-    if (o->images) {
+    mx_engine_batch_settings bs = settings_of(o, 1);
+    if (o->images)
         MX_TRY(mx_tower_open(&e->tower, e->session, &o->model->spec, &bs.compile));
-        bs.image_width = mx_tower_width(e->tower);
-    }
+    MX_TRY(choose_pages(e, &pages));
+    bs.pages = pages;
+    bs.draw_vocab = e->device_draws ? e->vocab : 0;
+    bs.image_width = e->tower ? mx_tower_width(e->tower) : 0;
     MX_TRY(mx_engine_batch_open(&e->batch, e->session, &o->model->spec, &bs));
     if (bs.keep_hidden) {
         mx_engine_batch_settings ms = draft_settings(&bs);

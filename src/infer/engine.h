@@ -40,6 +40,7 @@ typedef struct {
     int64_t step_tokens;     /* of a batch at most; 0: chosen */
     int64_t max_length;      /* of prompt and answer; 0: the model's, at most 32,768 */
     int64_t cache_tokens;    /* that the cache has room for; 0: chosen */
+    double memory_share;     /* of a GPU's memory that may be used, where it is chosen; 0: 0.9 */
     bool no_prefix_cache;    /* equal prefixes of prompts are not shared */
     int64_t draft_tokens;    /* guessed for an answer in a step, and checked; 0: none */
     bool mtp;                /* by the model's MTP layer, else from the text itself */
