@@ -178,7 +178,7 @@ static mx_status open_all(mx_engine *e)
     int64_t pages;
     if (!e->session)
         MX_TRY(mx_session_open(&e->session, o->device, o->n_threads));
-    e->device_draws = !mx_session_traits(e->session)->host_memory;
+    e->device_draws = o->device_draws || !mx_session_traits(e->session)->host_memory;
     if (o->images && !o->model->spec.family->images)
         return mx_fail(MX_USAGE, "%s is a family without images", o->model->spec.family->name);
     if (o->mtp && o->draft_tokens > 0)
@@ -214,6 +214,8 @@ static mx_status open_all(mx_engine *e)
                     "the sampler"));
     int64_t n = o->sequences;
     e->running = MX_NEW_N(&e->arena, mx_seq *, n + 1);
+    for (int i = 0; i < 2; i++)
+        e->flight[i].part = MX_NEW_N(&e->arena, mx_flight_part, n);
     e->free_rows = MX_NEW_N(&e->arena, int32_t, n);
     e->n_rows = bs.rows;
     e->drawn = MX_NEW_N(&e->arena, mx_choice, bs.rows);
@@ -438,11 +440,38 @@ static void list_news(mx_engine *e)
     }
 }
 
-mx_status mx_engine_step(mx_engine *e)
+/* Whether no logits of the batch are the host's to read. */
+static bool is_plain_batch(const mx_engine *e)
 {
-    double began = mx_clock_now();
-    mx_engine_schedule(e);
     const mx_engine_batch_input *in = mx_engine_batch_input_of(e->batch);
+    bool plain = e->device_draws && !e->o.draft_tokens && !in->has_images;
+    for (int64_t i = 0; i < in->n_last; i++)
+        plain &= !in->wants_logits[i];
+    return plain;
+}
+
+/* A plain batch counts as computed from here on; its tokens are pending. */
+static void depart(mx_engine *e, mx_flight *f)
+{
+    f->n = 0;
+    for (int64_t i = 0; i < e->n_running; i++) {
+        mx_seq *s = e->running[i];
+        if (!s->take)
+            continue;
+        int64_t unread = s->r.n_prompt - s->computed;
+        if (unread > 0)
+            e->counts.prompt_tokens += s->take < unread ? s->take : unread;
+        f->part[f->n++] = (mx_flight_part){s, s->take, s->first_row, s->n_rows};
+        s->computed += s->take;
+        s->n_pending += s->n_rows;
+    }
+}
+
+/* The batch as it is filled; f->n is 0 where there is nothing in it. */
+static mx_status launch(mx_engine *e, mx_flight *f)
+{
+    const mx_engine_batch_input *in = mx_engine_batch_input_of(e->batch);
+    f->n = 0;
     if (!in->n)
         return MX_OK;
     double now = mx_clock_now();
@@ -451,19 +480,57 @@ mx_status mx_engine_step(mx_engine *e)
             e->running[i]->r.started = now;
     mx_engine_ask(e);
     MX_TRY(mx_engine_fill_images(e));
-    MX_TRY(mx_engine_batch_run(e->batch));
+    f->plain = is_plain_batch(e);
+    f->n = 1;
+    MX_TRY(mx_engine_batch_launch(e->batch, &f->turn));
+    if (f->plain)
+        depart(e, f);
+    e->counts.model_s += mx_clock_now() - now;
+    e->counts.steps++;
+    e->counts.batch_tokens += in->n;
+    return MX_OK;
+}
+
+static mx_status wait_for(mx_engine *e, const mx_flight *f)
+{
+    double now = mx_clock_now();
     bool hidden = false;
-    for (int64_t i = 0; i < e->n_running; i++)
+    MX_TRY(mx_engine_batch_wait(e->batch, f->turn));
+    for (int64_t i = 0; i < e->n_running && !f->plain; i++)
         hidden |= e->running[i]->o.embedding && e->running[i]->n_rows;
     if (hidden)
         MX_TRY(mx_engine_batch_hidden(e->batch, e->hidden));
     e->counts.model_s += mx_clock_now() - now;
-    e->counts.steps++;
-    e->counts.batch_tokens += in->n;
-    mx_engine_draw(e);
+    return MX_OK;
+}
+
+/* The batch behind a plain one is launched before that one is waited for. */
+mx_status mx_engine_step(mx_engine *e)
+{
+    double began = mx_clock_now();
+    mx_flight *f = &e->flight[0], *ahead = &e->flight[1];
+    if (!f->n) {
+        mx_engine_schedule(e);
+        MX_TRY(launch(e, f));
+    }
+    if (!f->n)
+        return MX_OK;
+    if (f->plain && mx_engine_has_room_ahead(e)) {
+        mx_engine_schedule(e);
+        MX_TRY(launch(e, ahead));
+    }
+    MX_TRY(wait_for(e, f));
+    if (f->plain)
+        mx_engine_land(e, f);
+    else
+        mx_engine_draw(e);
+    f->n = 0;
     if (e->mtp)
         MX_TRY(mx_engine_guess(e));
     list_news(e);
+    mx_flight done = *f;
+    *f = *ahead;
+    *ahead = done;
     e->counts.step_s += mx_clock_now() - began;
     return MX_OK;
 }

@@ -42,6 +42,8 @@ typedef struct {
     int64_t cache_tokens;    /* that the cache has room for; 0: chosen */
     double memory_share;     /* of a GPU's memory that may be used, where it is chosen; 0: 0.9 */
     bool no_prefix_cache;    /* equal prefixes of prompts are not shared */
+    bool device_draws;       /* the device draws tokens where it can, and batches are made one ahead
+                                of it; always so where its memory is not the host's */
     int64_t draft_tokens;    /* guessed for an answer in a step, and checked; 0: none */
     bool mtp;                /* by the model's MTP layer, else from the text itself */
     int64_t adapter_slots;   /* adapters that requests can choose among; 0: none */
