@@ -518,6 +518,7 @@ mx_status mx_engine_step(mx_engine *e)
     if (f->plain && mx_engine_has_room_ahead(e)) {
         mx_engine_schedule(e);
         MX_TRY(launch(e, ahead));
+        e->counts.ahead += ahead->n > 0;
     }
     MX_TRY(wait_for(e, f));
     if (f->plain)

@@ -131,6 +131,7 @@ typedef struct {
     int64_t steps, batch_tokens, prompt_tokens, new_tokens, preemptions;
     int64_t prefix_queries, prefix_hits; /* tokens */
     int64_t drafted, accepted;           /* tokens that were guessed, and rightly */
+    int64_t ahead;                       /* steps that were launched before the last one was over */
     double step_s, model_s;              /* seconds of steps, and of those in the model itself */
 } mx_engine_counts;
 mx_engine_counts mx_engine_count(const mx_engine *e);
