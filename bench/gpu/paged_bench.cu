@@ -63,7 +63,7 @@ static setup make(int n, int context, int most)
     }
     const int64_t span = (int64_t)PAGE * columns;
     p.parts = 1, p.group = Q_HEADS / K_HEADS, p.tile = PAGED_TILE_WARPS * (ROWS / p.group);
-    p.leaf = (int)mx_gpu_paged_leaf(span), p.leaves = (int)mx_gpu_paged_leaves(span);
+    p.leaf = (int)mx_gpu_paged_leaf(span), p.leaves = (int)mx_gpu_paged_leaves(span); /* of many */
     p.places = n;
     mx_gpu_paged size = {n, n, Q_HEADS, span, DIM};
     char *work = device_alloc<char>((int64_t)mx_gpu_paged_bytes(&size) * 8);

@@ -3,6 +3,7 @@
 #include "ops/inputs.h"
 #include "device/cuda/attention/paged.h"
 #include "ops/gpu_work.h"
+#include "ops/paged_split.h"
 
 enum { MX_INPUTS_PAGED_ATTENTION };
 
@@ -49,7 +50,8 @@ static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t
     MX_CUDA_NEEDS(q->dim[2] <= 65535, "so many heads");
     if (mx_cuda_paged_mma_is_possible(&p))
         *work = mx_gpu_paged_bytes(&(mx_gpu_paged){.queries = p.queries, .rows = p.rows,
-                                                   .heads = p.q_heads, .dim = p.v_dim,
+                                                   .heads = p.q_heads * mx_paged_split(p.rows),
+                                                   .dim = p.v_dim,
                                                    .span = (int64_t)p.page * p.columns});
     return MX_OK;
 }
