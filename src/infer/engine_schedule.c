@@ -114,7 +114,7 @@ static void put(mx_seq *s, int64_t n, mx_engine_batch_input *in)
     s->first_row = in->n_last;
     for (int64_t t = s->computed; t < s->computed + n; t++) {
         int64_t i = in->n++;
-        bool known = t < s->r.tokens.n;
+        bool known = !s->n_pending || t < s->r.tokens.n; /* guesses stand behind the last token */
         in->token[i] = known ? s->r.tokens.ids[t] : 0;
         in->from[i] = known ? -1 : s->row;
         in->position[i] = (int32_t)t;
