@@ -202,6 +202,25 @@ static void draw_rows(mx_engine *e, int64_t i, char *work)
     }
 }
 
+void mx_engine_land(mx_engine *e, mx_flight *f)
+{
+    for (int64_t i = 0; i < f->n; i++) {
+        mx_seq *s = f->part[i].s;
+        if (!s)
+            continue;
+        if (f->part[i].n_rows) {
+            s->n_pending--;
+            settle(e, s, taken(mx_engine_batch_drawn(e->batch, f->part[i].row)));
+        }
+        mx_engine_publish(e, s);
+        if (s->computed == s->r.tokens.n && s->o.max_new == 0) {
+            mx_status_free(finish(e, s, MX_FINISH_LENGTH));
+            s->news = true;
+        }
+    }
+    f->n = 0;
+}
+
 void mx_engine_draw(mx_engine *e)
 {
     const mx_engine_batch_input *in = mx_engine_batch_input_of(e->batch);

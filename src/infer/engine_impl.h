@@ -27,11 +27,26 @@ struct mx_seq {
     int64_t n_kept;                  /* tokens of this step whose entries stay in the cache */
     int32_t *mtp_draft;              /* (draft_tokens) of the MTP layer, for the next step */
     int64_t n_mtp_drafts;
+    int64_t n_pending;               /* tokens of batches in flight, not known yet: 0 or 1, 2 for a
+                                        moment */
     bool news, listed;               /* has something new; stands in the list of those */
     mx_seq *prev, *next;             /* all requests; waiting ones by next_waiting */
     mx_seq *next_waiting;
     mx_arena arena;
 };
+
+/* A batch that runs, and what of it is whose. Without logits for the host: tokens are drawn on the
+ * device, one of each answer, and the next batch can be made and launched before they are known. */
+typedef struct {
+    mx_seq *s; /* NULL: it is gone */
+    int64_t take, row, n_rows; /* tokens; its row of logits, where n_rows is 1 */
+} mx_flight_part;
+typedef struct {
+    mx_flight_part *part; /* (sequences) */
+    int64_t n;            /* 0: none */
+    int turn;             /* of the batch */
+    bool plain;           /* no logits for the host */
+} mx_flight;
 
 struct mx_engine {
     mx_engine_options o;
@@ -58,12 +73,21 @@ struct mx_engine {
     float *hidden; /* (n_rows, width), where a request asks for it */
     char *work;       /* of the sampler, for each thread */
     int n_threads;
+    mx_flight flight[2]; /* the older one first */
     mx_engine_counts counts;
     mx_arena arena;
 };
 
+/* Tokens of a request, with one that is not known yet. */
+static inline int64_t mx_seq_length(const mx_seq *s)
+{
+    return s->r.tokens.n + s->n_pending;
+}
+
 /* engine_schedule.c: fills the batch. Sequences in it have take > 0. */
 void mx_engine_schedule(mx_engine *e);
+/* Whether the next batch can be filled while one is in flight: nobody has to give up pages. */
+bool mx_engine_has_room_ahead(const mx_engine *e);
 /* Gives up row and pages. */
 void mx_engine_evict(mx_engine *e, mx_seq *s);
 void mx_engine_wait(mx_engine *e, mx_seq *s, bool first);
@@ -82,6 +106,8 @@ void mx_engine_publish(mx_engine *e, mx_seq *s);
 /* Before a batch runs: how the device draws each row, and of which rows the host reads logits. */
 void mx_engine_set_sampling(mx_engine *e);
 void mx_engine_draw(mx_engine *e);
+/* What a plain batch, which was waited for, has given. */
+void mx_engine_land(mx_engine *e, mx_flight *f);
 
 /* Pages for the first n tokens, or as many as there are. Gives how many tokens have room. */
 int64_t mx_engine_reserve(mx_engine *e, mx_seq *s, int64_t n);

@@ -43,6 +43,7 @@ typedef struct {
     int64_t pages;      /* 0: caches are rows of slots. Otherwise a token is a row of the batch, */
     int64_t page;       /* and caches are pages of `page` slots (ops/paged_attention.c) that */
     int64_t page_rows;  /* so many sequences share */
+    mx_node *drawn;     /* (1, page_rows): the last token drawn of each; NULL: not kept */
     int64_t max_run;    /* most tokens that any program on these caches feeds at once */
     mx_dtype cache_dtype;
     bool training;      /* blocks may update state of their own (router biases) */

@@ -105,7 +105,7 @@ static size_t gpu_work_bytes(const mx_node *n, size_t most)
 static size_t keep_gpu_work(const mx_node *n, size_t most)
 {
     const mx_type *x = &n->in[X]->type;
-    int64_t words = mx_xent_words_here(n->attr, n->in[W]->type.dim[0]);
+    int64_t words = mx_xent_vocab_here(n->attr, n->in[W]->type.dim[0]);
     mx_gpu_xent s = mx_gpu_slice_of(x->dim[0], x->dim[1], words);
     s.f32 = x->dtype != MX_BF16;
     size_t plain = mx_gpu_xent_bytes(&s, mx_gpu_xent_chunk(&s, most));
