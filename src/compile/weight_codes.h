@@ -15,6 +15,9 @@ typedef struct {
  * MX_I8; where it is the embedding too, that is looked up in its codes. Routers stay as they are.
  * The scales of weight X are the variable X.code_scales. */
 void mx_pass_weight_codes(mx_graph *g, mx_weight_codes codes);
+/* Columns of a row under one scale of 4 bits: `wanted` where that divides it, else as above; 0: 4
+ * bits do not go. */
+int64_t mx_code_group(int64_t cols, int64_t wanted);
 #define MX_CODE_SCALES ".code_scales"
 
 #endif

@@ -21,7 +21,6 @@ static mx_status unknown(const char *where, const char *name)
     static const struct {
         const char *name, *why;
     } absent[] = {
-        {"int4", "there is no 4-bit arithmetic in training here; use int8"},
         {"nf4", "that is a form of stored weights (maxc quantize)"},
         {"intmp", "write the mixture as quant_cfg_path=FILE"},
         {"fp4", "4-bit floats need units that no device here has; use fp8_blockwise"},
