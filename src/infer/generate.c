@@ -50,8 +50,9 @@ static mx_status check_codes(const job *j)
         return mx_fail(MX_USAGE, "several adapters in one batch are for one device and prompts "
                        "without pictures; leave %s out, or give one adapter",
                        j->o->mesh_rank ? "mesh=" : "image=");
-    if (j->o->codes.dtype != MX_F32 && j->o->mesh_rank)
-        return mx_fail(MX_USAGE, "quantization= decodes on one device; leave mesh= out");
+    if ((j->o->codes.dtype != MX_F32 || j->o->codes.cache != MX_F32) && j->o->mesh_rank)
+        return mx_fail(MX_USAGE, "%s decodes on one device; leave mesh= out",
+                       j->o->codes.cache != MX_F32 ? "quantize_kvcache=true" : "quantization=");
     return MX_OK;
 }
 
@@ -317,6 +318,8 @@ static bool suits_engine(const job *j, const mx_session *session)
 {
     if (j->model->has_adapter || !mx_session_traits(session)->host_memory)
         return false;
+    if (j->o->codes.cache != MX_F32 && !mx_session_traits(session)->host_memory)
+        return false; /* no kernel that reads a cache of 8 bits in pages */
     mx_status cannot = mx_engine_can(&j->model->spec);
     mx_status_free(cannot);
     return !cannot;

@@ -3,6 +3,7 @@
 #include "keys/key_row.h"
 
 #define FLOATS "bfloat16~bf16|float32~f32~fp32~float|!float16=f16=fp16=half"
+#define BY_CACHE "bench generate serve chat"
 #define STORED "float32~f32~fp32~float|bfloat16~bf16"
 
 const mx_key mx_keys_precision[] = {
@@ -37,12 +38,13 @@ const mx_key mx_keys_precision[] = {
      0, PLANNED},
     {"float32_qk_product", BOOL, PRECISION, "false", 0, "attention scores from float32 q and k", 0,
      PLANNED},
-    {"quantize_kvcache", BOOL, PRECISION, "false", 0, "store the KV cache in low precision", 0,
-     PLANNED},
-    {"kv_quant_axis", ENUM, PRECISION, "heads_and_dkv", "dkv|heads_and_dkv", "scales of the cache",
-     0, PLANNED},
-    {"kv_quant_dtype", ENUM, PRECISION, "int8", "int8|int4|fp8", "elements of the cache", 0,
-     PLANNED},
+    {"quantize_kvcache", BOOL, PRECISION, "false", 0, "store the KV cache in 8 bits", 0, 0,
+     BY_CACHE, "quantize_kvcache=true", .seen_by = "tests/cli/kv_cache.sh"},
+    {"kv_quant_axis", ENUM, PRECISION, "heads_and_dkv", "dkv|heads_and_dkv",
+     "scales of the cache: one for each head of a token, or one for a token", 0, 0, BY_CACHE,
+     "kv_quant_axis=dkv quantize_kvcache=true", .seen_by = "tests/cli/kv_cache.sh"},
+    {"kv_quant_dtype", ENUM, PRECISION, "int8", "int8|fp8|!int4", "elements of the cache", 0, 0,
+     BY_CACHE, "kv_quant_dtype=fp8 quantize_kvcache=true", .seen_by = "tests/cli/kv_cache.sh"},
 
     {"constant_bound_config", TEXT, PRECISION, "", 0, "static bounds of quantized operands", 0,
      PLANNED},
