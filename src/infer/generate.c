@@ -318,8 +318,6 @@ static bool suits_engine(const job *j, const mx_session *session)
 {
     if (j->model->has_adapter || !mx_session_traits(session)->host_memory)
         return false;
-    if (j->o->codes.cache != MX_F32 && !mx_session_traits(session)->host_memory)
-        return false; /* no kernel that reads a cache of 8 bits in pages */
     mx_status cannot = mx_engine_can(&j->model->spec);
     mx_status_free(cannot);
     return !cannot;

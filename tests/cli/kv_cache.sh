@@ -14,14 +14,14 @@ plain=$(log_prob)
 seen=" $plain "
 for keys in "" kv_quant_axis=dkv kv_quant_dtype=fp8 "kv_quant_dtype=fp8 kv_quant_axis=dkv"; do
     coded=$(log_prob quantize_kvcache=true $keys)
-    awk -v a="$plain" -v b="$coded" 'BEGIN { exit !(a < 0 && b / a > 0.999 && b / a < 1.001) }' ||
+    awk -v a="$plain" -v b="$coded" 'BEGIN { exit !(a < 0 && b / a > 0.997 && b / a < 1.003) }' ||
         { echo "$0: log-probabilities $plain and, with $keys, $coded"; cat "$tmp/err"; bad=1; }
     case $seen in *" $coded "*) echo "$0: $keys changes nothing: $coded among$seen"; bad=1 ;; esac
     seen="$seen$coded "
 done
 # rows of slots instead of pages, which `bench decode` has
-expect 0 tok "$maxc" bench decode model_name=llama-15m device=cpu num_threads=1 steps=1 quantize_kvcache=true
+expect 0 tok "$maxc" bench decode model_name=llama-15m device=cpu num_threads=1 quantize_kvcache=true
 expect 2 'kv_quant_dtype' "$maxc" generate "$tmp/run" prompt=abc quantize_kvcache=true kv_quant_dtype=int4
-expect 3 'quantize_kvcache=true is for caches of keys and values; deepseek_v3 keeps something else' \
-    "$maxc" generate tests/fixtures/models/deepseek_v3 prompt=abc quantize_kvcache=true tokenizer_type=byte device=cpu
+expect 2 'quantize_kvcache=true is for caches of keys and values; deepseek_v2 keeps something else' \
+    "$maxc" bench decode model_name=deepseek2-16b quantize_kvcache=true device=cpu num_threads=1
 exit $bad

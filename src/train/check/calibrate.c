@@ -81,8 +81,10 @@ static mx_node *build(mx_graph *g, const mx_head *h, mx_build *b, const void *se
     bool listing = all->n == 0;
     int n_old = g->n_nodes, n = 0;
     int *index_of = MX_NEW_N(&scratch, int, n_old);
-    if (listing)
+    if (listing) { /* every weight that the directory has */
         mx_graph_root(g, "hidden", h->hidden);
+        mx_graph_root(g, "head", mx_slice(g, h->weight, 0, 0, 1));
+    }
     mx_uses_init(&uses, g);
     for (int i = 0; i < n_old; i++) {
         const mx_node *w = mx_calibrate_weight(g->node[i], all->of);
