@@ -193,6 +193,8 @@ typedef struct {
     int64_t last;      /* rows whose logits MX_STEP_NEXT gives; 0: one for each of the batch */
     int64_t max_run;   /* with a cache: most tokens that a program on it feeds at once */
     mx_dtype cache_dtype;
+    mx_dtype cache_codes; /* as in mx_build */
+    bool cache_by_token;
 } mx_model_shape;
 /* The numbers of one image to the model. */
 int64_t mx_image_floats(const mx_image_spec *s);
