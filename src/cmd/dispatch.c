@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/reserve.h"
 #include "base/signals.h"
+#include "base/simd.h"
 #include "dist/rendezvous.h"
 #include <ctype.h>
 #include <errno.h>
@@ -253,6 +254,7 @@ static mx_status find_file(command *c, const char *home)
 static mx_status configure(command *c, const char *home, char **environment, mx_config **out)
 {
     *out = NULL;
+    MX_TRY(mx_simd_check());
     if (c->file)
         MX_TRY(find_file(c, home));
     if (c->verb->takes_no_keys)
