@@ -49,6 +49,7 @@ typedef struct {
     mx_node *sinks;                   /* (H); NULL: none */
     mx_node *selected; /* (N, 1, n) int32: positions to see, -1 unused; NULL: all to its own */
     mx_node *until;    /* (N, 1) int32: the last position to see, where that is beyond its own */
+    mx_node *k_scale, *v_scale; /* (1, T, K) float32, of keys and values in codes; NULL: numbers */
 } mx_paged_extra;
 
 /* select_keys: where its keys lie (ops/select_keys.c). */

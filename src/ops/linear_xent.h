@@ -8,7 +8,7 @@
 typedef struct {
     double scale, softcap;
     int64_t first; /* number of the first word that is here */
-    int64_t words; /* of the whole vocabulary: rows of w beyond them are padding */
+    int64_t vocab; /* of all ranks: rows of w beyond it are padding */
     bool keep; /* training keeps the logits, as exponentials, and does not project again */
 } mx_xent_slice;
 
@@ -26,7 +26,7 @@ enum {
     MX_SLICE_N_IN
 };
 
-/* How many of the `rows` of w are words. */
-int64_t mx_xent_words_here(const mx_xent_slice *a, int64_t rows);
+/* How many of the `rows` of w are tokens of the vocabulary. */
+int64_t mx_xent_vocab_here(const mx_xent_slice *a, int64_t rows);
 
 #endif

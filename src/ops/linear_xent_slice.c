@@ -1,8 +1,8 @@
 /* linear_xent_slice.c - what a slice of the vocabulary contributes to the cross-entropy of a head
- * whose words are spread over ranks.
+ * whose vocabulary is split over ranks.
  *
- *     x (n, d)   w (v, d): words first, first + 1, ...   labels (n) int32, numbers of all words
- *         ->  lse (n): log of the sum of e^z over the words here,   z[label] (n), 0 if not here
+ *     x (n, d)   w (v, d): tokens first, first + 1, ...   labels (n) int32, of all ranks
+ *         ->  lse (n): log of the sum of e^z over the tokens here,   z[label] (n), 0 if not here
  * Logits of a chunk of rows at a time are projected, reduced and forgotten. With `keep` training
  * has linear_xent_slice_keep instead, which leaves them for the gradient (mx_xent_kept); without,
  * as in a pipeline, where every microbatch in flight would keep its own, the gradient projects
@@ -19,15 +19,15 @@
 
 enum { X = MX_SLICE_X, W, LABELS, LSE, DLSE, DPICKED, PICKED, ABOUT, KEPT };
 
-int64_t mx_xent_words_here(const mx_xent_slice *a, int64_t rows)
+int64_t mx_xent_vocab_here(const mx_xent_slice *a, int64_t rows)
 {
-    int64_t left = a->words - a->first;
+    int64_t left = a->vocab - a->first;
     return left < 0 ? 0 : left < rows ? left : rows;
 }
 
 static mx_xent describe(const mx_xent_slice *a, const mx_type *x, const mx_type *w)
 {
-    return (mx_xent){.n = x->dim[0], .dim = x->dim[1], .vocab = mx_xent_words_here(a, w->dim[0]),
+    return (mx_xent){.n = x->dim[0], .dim = x->dim[1], .vocab = mx_xent_vocab_here(a, w->dim[0]),
                      .type = mx_num_of(x->dtype), .scale = (float)a->scale,
                      .softcap = (float)a->softcap, .slice = true, .first = a->first};
 }
@@ -96,7 +96,7 @@ static size_t gpu_work_bytes(const mx_node *n, size_t most)
 {
     const mx_type *x = &n->in[X]->type, *w = &n->in[W]->type;
     mx_gpu_xent s = mx_gpu_slice_of(x->dim[0], x->dim[1],
-                                    mx_xent_words_here(n->attr, w->dim[0]));
+                                    mx_xent_vocab_here(n->attr, w->dim[0]));
     s.f32 = x->dtype != MX_BF16;
     s.grad = is_grad(n);
     return mx_gpu_xent_bytes(&s, mx_gpu_xent_chunk(&s, most));
@@ -105,7 +105,7 @@ static size_t gpu_work_bytes(const mx_node *n, size_t most)
 static size_t keep_gpu_work(const mx_node *n, size_t most)
 {
     const mx_type *x = &n->in[X]->type;
-    int64_t words = mx_xent_words_here(n->attr, n->in[W]->type.dim[0]);
+    int64_t words = mx_xent_vocab_here(n->attr, n->in[W]->type.dim[0]);
     mx_gpu_xent s = mx_gpu_slice_of(x->dim[0], x->dim[1], words);
     s.f32 = x->dtype != MX_BF16;
     size_t plain = mx_gpu_xent_bytes(&s, mx_gpu_xent_chunk(&s, most));
@@ -209,7 +209,7 @@ static const mx_attr_field fields[] = {
     MX_FIELD(mx_xent_slice, MX_ATTR_F64, scale),
     MX_FIELD(mx_xent_slice, MX_ATTR_F64, softcap),
     MX_FIELD(mx_xent_slice, MX_ATTR_INT, first),
-    MX_FIELD(mx_xent_slice, MX_ATTR_INT, words),
+    MX_FIELD(mx_xent_slice, MX_ATTR_INT, vocab),
     MX_FIELD(mx_xent_slice, MX_ATTR_BOOL, keep),
     {0},
 };

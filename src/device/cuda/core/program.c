@@ -20,6 +20,7 @@ typedef struct {
     const mx_cuda_op *op; /* NULL: the CPU kernel on copies */
     void *state;
     int together; /* this step and so many neighbours are launched at once; 0 or 1: alone */
+    const mx_cuda_chain *chain; /* that launches them; NULL: the op itself */
 } bound;
 
 typedef struct {
@@ -73,6 +74,26 @@ static size_t work_room(const mx_exec *e, int i)
     return e->step[i].beside ? e->work_bytes - at : at;
 }
 
+static const mx_cuda_chain *const chains[] = {&mx_cuda_chain_swiglu, &mx_cuda_chain_rope};
+enum { N_CHAINS = sizeof chains / sizeof *chains };
+
+/* A chain that begins at step i, and how many steps it has; else 0. Each of them has its CUDA side
+ * and no part in a collective. */
+static int find_chain(const mx_exec *e, program *p, int i)
+{
+    enum { MOST = 8 };
+    int n = 0, found = 0;
+    while (n < MOST && i + n < p->n && p->step[i + n].op && !e->step[i + n].call.group &&
+           !e->step[i + n].beside)
+        n++;
+    for (int k = 0; k < N_CHAINS && !found; k++) {
+        p->step[i].chain = chains[k];
+        found = chains[k]->match(&e->step[i], n);
+    }
+    p->step[i].chain = found ? p->step[i].chain : NULL;
+    return found;
+}
+
 /* Finds which neighbours go together. What any launch needs was planned. */
 static void gather(mx_exec *e, program *p, const size_t *need)
 {
@@ -83,7 +104,8 @@ static void gather(mx_exec *e, program *p, const size_t *need)
         size_t sum = 0;
         for (n = 0; op && n < MOST && i + n < p->n && p->step[i + n].op == op; n++)
             state[n] = p->step[i + n].state;
-        n = op && op->together ? op->together(&e->step[i], state, n) : 1;
+        int chained = getenv("MX_NO_CHAIN") ? 0 : find_chain(e, p, i);
+        n = chained ? chained : op && op->together ? op->together(&e->step[i], state, n) : 1;
         p->step[i].together = n;
         for (int k = 0; k < n; k++)
             sum += op ? need[i + k] : 0;
@@ -129,6 +151,14 @@ mx_status mx_cuda_program_prepare(mx_device *d, mx_exec *e, void **state)
         mx_status_free(st);
     }
     gather(e, p, need);
+    if (getenv("MX_CHAINS")) {
+        int n = 0, launches = 0;
+        for (int i = 0; i < p->n; i += p->step[i].together > 1 ? p->step[i].together : 1) {
+            n += p->step[i].chain != NULL;
+            launches++;
+        }
+        fprintf(stderr, "chains: %d in %d steps, %d launches\n", n, p->n, launches);
+    }
     mx_free(need);
     return MX_OK;
 }
@@ -233,7 +263,9 @@ static mx_status launch_next(mx_cuda *c, mx_exec *e, program *p, int *i)
     const bound *b = &p->step[*i];
     const mx_exec_step *s = &e->step[*i];
     int n = b->together > 1 ? b->together : 1;
-    mx_status st = n > 1 ? b->op->launch_many(c, s, n) : launch_step(c, e, p, *i);
+    mx_status st = b->chain ? b->chain->launch(c, s, n)
+                   : n > 1  ? b->op->launch_many(c, s, n)
+                            : launch_step(c, e, p, *i);
     *i += n;
     return st ? mx_status_wrap(st, "%s in %s", s->op->name, s->scope) : MX_OK;
 }

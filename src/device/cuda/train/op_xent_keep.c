@@ -40,7 +40,7 @@ static mx_status describe(const mx_exec_step *s, int64_t ld, slice *x)
     MX_CUDA_NEEDS(tx->dtype == tw->dtype && mx_is_float(&s->call.in[X]),
                   "cross-entropy of these dtypes");
     *x = (slice){.rows = tx->dim[0], .d = tx->dim[1], .ld = ld, .first = a->first,
-                 .vocab = mx_xent_words_here(a, tw->dim[0]), .scale = (float)a->scale,
+                 .vocab = mx_xent_vocab_here(a, tw->dim[0]), .scale = (float)a->scale,
                  .softcap = (float)a->softcap, .f32 = tx->dtype == MX_F32};
     return MX_OK;
 }
