@@ -266,6 +266,8 @@ mx_status mx_adapter_load(mx_session *s, mx_hf_dir *dir)
         if (!is_trained(v))
             continue;
         const char *name = mx_adapter_tensor_name(s, &scratch, v);
+        if (!mx_hf_dir_find(dir, name) && mx_hf_dir_find(dir, v->name))
+            name = v->name; /* as PEFT wrote it before transformers 5 */
         if (!match(v, dir, &scratch, name, &from[n], &bad))
             continue;
         loads[n] = (mx_staged_load){v, &from[n], {0}};
