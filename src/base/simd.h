@@ -41,7 +41,7 @@ typedef enum {
 
 /* The level of this machine, or a lower one that the environment asks for (base, avx2, avx512,
  * bf16): for tests, and to compare. It chooses among MX_TARGET_ code alone. */
-#define MX_SIMD_VARIABLE "MAXC_SIMD"
+#define MX_SIMD_VARIABLE "MX_SIMD"
 mx_simd mx_simd_level(void);
 const char *mx_simd_name(mx_simd level);
 /* Fails where the environment asks for a level that is not there. */
