@@ -66,7 +66,8 @@ out:
 
 static mx_status check_calibration(const mx_config *c)
 {
-    const char *method = mx_config_text(c, "calibration"), *form = mx_config_text(c, "quantization");
+    const char *method = mx_config_text(c, "calibration");
+    const char *form = mx_config_text(c, "quantization");
     bool none = strcmp(method, "absmax") == 0, text = *mx_config_text(c, "calibration_text") != 0;
     if (!none && !text)
         return mx_fail(MX_USAGE, "calibration=%s needs a text like those that the model will read: "
@@ -77,8 +78,8 @@ static mx_status check_calibration(const mx_config *c)
     if (none)
         return MX_OK;
     if (strcmp(form, "nf4") == 0 || strcmp(form, "fp8_blockwise") == 0)
-        return mx_fail(MX_USAGE, "calibration=%s goes with quantization=fp8, int8 or int4, not with "
-                       "%s", method, form);
+        return mx_fail(MX_USAGE, "calibration=%s goes with quantization=fp8, int8 or int4, not "
+                       "with %s", method, form);
     return MX_OK;
 }
 
