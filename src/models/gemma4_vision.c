@@ -54,7 +54,7 @@ static mx_node *norm(mx_graph *g, const gemma4_vision *c, mx_node *x, const char
 }
 
 /* Each half of a head turns within itself. */
-static mx_node *turn(mx_graph *g, mx_node *x, const mx_rope_table *t)
+static mx_node *rotate(mx_graph *g, mx_node *x, const mx_rope_table *t)
 {
     const int64_t *s = x->type.dim; /* (B, P, heads, D) */
     mx_node *halves = mx_reshape(g, x, MX_SHAPE(s[0], s[1], 2 * s[2], s[3] / 2));
@@ -75,7 +75,7 @@ static mx_node *attention(mx_graph *g, const gemma4_vision *c, const mx_build *b
     q = norm(g, c, mx_reshape(g, q, MX_SHAPE(B, P, H, D)), "q_norm");
     k = norm(g, c, mx_reshape(g, k, MX_SHAPE(B, P, K, D)), "k_norm");
     v = mx_rms_scale(g, mx_reshape(g, v, MX_SHAPE(B, P, K, D)), c->eps);
-    mx_node *o = mx_piece_attention(g, p, turn(g, q, t), turn(g, k, t), v, 1);
+    mx_node *o = mx_piece_attention(g, p, rotate(g, q, t), rotate(g, k, t), v, 1);
     return mx_scope_end(g, linear(g, c, b, o, "o_proj", c->d, axes.out));
 }
 

@@ -15,6 +15,7 @@
 /* What the routers of all layers enter for the losses that keep experts even (router.c). */
 typedef struct {
     mx_node *load, *share; /* (E): entries per token, mean probability */
+    mx_node *there;        /* (N, 1): 1 of tokens that count, else 0; NULL: all do */
     mx_node *z;
     int n; /* layers entered */
     double balance_weight, z_weight;
@@ -51,6 +52,8 @@ typedef struct {
     mx_node *after;     /* (B, S, d) hidden states of the last layer, for an MTP layer: set by
                            models that have such layers */
     int64_t mtp_eval;   /* the MTP layer whose acceptance is measured; 0: none */
+    bool balances;      /* the balance loss counts whatever output_router_logits says, over tokens
+                           that are no padding, and its unweighted value is logged as aux_loss */
     double qk_clip;     /* in training: attention scores above this rescale q and k; 0: none do */
     mx_node *max_logit; /* the largest of them so far, (1); NULL: none looked at (qk_clip.h) */
     mx_node *aux_loss;  /* sum of auxiliary losses that blocks add (load balancing); NULL: none */

@@ -48,6 +48,12 @@ static mx_status read_apo(const mx_config *c, mx_arena *a, const void **out)
 
 /* --- the loss --- */
 
+/* NAN where there is none: a microbatch without good answers has no part in their mean. */
+static mx_node *mean_where(mx_graph *g, mx_node *x, mx_node *of)
+{
+    return mx_div(g, mx_sum_all(g, mx_mul(g, x, of)), mx_sum_all(g, of));
+}
+
 /* The mean of x (B, 1) over rows of which `of` is 1; and the logits' of their tokens. */
 static void side_metrics(mx_graph *g, const mx_token_logps *t, const mx_token_facts *f,
                          mx_node *const x[2], mx_node *const of[2])
@@ -59,10 +65,10 @@ static void side_metrics(mx_graph *g, const mx_token_logps *t, const mx_token_fa
     for (int k = 0; k < 2; k++) {
         mx_shape rows = MX_SHAPE(t->batch, t->seq);
         mx_node *tokens = mx_mul(g, mx_reshape(g, t->counts, rows), of[k]);
-        mean[k] = mx_mean_counted(g, x[0], of[k]);
+        mean[k] = mean_where(g, x[0], of[k]);
         mx_metric_root(g, names[k][0], mean[k]);
-        mx_metric_root(g, names[k][1], mx_mean_counted(g, x[1], of[k]));
-        mx_metric_root(g, names[k][2], mx_mean_counted(g, mx_reshape(g, f->logit, rows), tokens));
+        mx_metric_root(g, names[k][1], mean_where(g, x[1], of[k]));
+        mx_metric_root(g, names[k][2], mean_where(g, mx_reshape(g, f->logit, rows), tokens));
     }
     mx_metric_root(g, "rewards/margins", mx_sub(g, mean[0], mean[1]));
     mx_metric_root(g, "entropy", mx_mean_counted(g, f->entropy, t->counts));
@@ -323,6 +329,7 @@ static void position(const mx_objective_run *o, mx_str *json)
 /* What both objectives have: answers with labels are read, trained on and measured alike. */
 #define ANSWERS_WITH_LABELS                                                                       \
     .verb = "dpo", .data = "prompt, completion and label", .rows = MX_ROWS_SAMPLED,               \
+    .balances = true, .mean_of_microbatches = true,                                               \
     .rows_each = rows_each, .loss = loss, .count = count, .open = open, .beside = beside,         \
     .close = close, .next = next, .feed = feed, .position = position,                             \
     .measure = mx_tasks_measure, .measure_end = mx_tasks_close

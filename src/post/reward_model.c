@@ -107,6 +107,8 @@ const mx_objective mx_objective_reward = {
     .adapt = mx_classes_make_reward,
     .read = read,
     .loss = loss,
+    .drops_long = true,
     .count = mx_count_pairs,
+    .mean_of_microbatches = true,
     .feed = feed,
 };

@@ -50,6 +50,7 @@ const mx_objective mx_objective_sft = {
     .data = "prompt and completion, messages, instruction and output, conversations, text",
     .place = 1,
     .rows = MX_ROWS_DOCUMENTS,
+    .balances = true,
     .is_nll = true,
     .read = read,
     .loss = loss,

@@ -3,25 +3,15 @@
 # limits, clients that leave, and a polite end.
 . tests/cli/expect.inc
 . tests/cli/letters.inc
+. tests/cli/server.inc
 m="$tmp/model"
 letters_model "$m" '{' '}' '[' ']' , '\"' '\\\\' . - + E '<' '>' / _ true
 printf '%s' '{% for m in messages %}{{ m.role }}:{{ m.content }}|{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}' \
     > "$m/chat_template.jinja"
 say() { echo "serve.sh: $*"; bad=1; }
 
-# start KEY=VALUE...: a server, its address in $url
-start() {
-    : > "$tmp/out"
-    $maxc serve "$m" port=0 num_threads=1 "$@" > "$tmp/out" 2> "$tmp/err" &
-    server=$!
-    n=0
-    until url=$(sed -n 's/^[^:]*: \(http:.*\)/\1/p' "$tmp/out") && [ -n "$url" ]; do
-        n=$((n + 1))
-        [ $n -lt 600 ] && kill -0 $server || { say "no server: $(cat "$tmp/err")"; exit 1; }
-        sleep 0.1
-    done
-}
-stop() { kill -TERM $server; wait $server; code=$?; [ $code = 0 ] || say "the server ended with $code: $(cat "$tmp/err")"; }
+# start KEY=VALUE...: a server of the model
+start() { start_server "$m" "$@"; }
 post() { curl -s --max-time 60 "$url$1" -d "$2"; }
 # has WHAT TEXT PATH BODY: the answer has the text
 has() {

@@ -39,6 +39,7 @@ typedef struct {
     double
         bad_budget; /* largest fraction of bad records; 10 are always allowed */
     bool drop_last; /* leave out the last batch when it is not full; otherwise it is padded */
+    bool epoch_batches; /* an epoch's last batch is padded too, not filled up from the next */
     const char *cache_dir;  /* keep tokenized records there; NULL: do not */
     double sample_seconds;  /* to look how large each dataset is, when it is opened; 0: do not */
 } mx_loader_options;

@@ -114,8 +114,16 @@ static int64_t epoch_before(const mx_cursor *c)
 /* bfd packs an epoch by itself: the longest documents of several would come first otherwise. */
 static bool begins_epoch(const mx_loader *l, const mx_loader_item *it)
 {
-    return l->o.pack.kind == MX_PACK_BFD && l->mixture.n == 1 && l->n_window > 0 &&
+    bool by_itself = l->o.pack.kind == MX_PACK_BFD || l->o.epoch_batches;
+    return by_itself && l->mixture.n == 1 && l->n_window > 0 &&
            epoch_before(&it->after) != epoch_before(&l->window_after[l->n_window - 1]);
+}
+
+/* The first record of a window: may it stand in the batch that is being made? */
+static bool turns_epoch(const mx_loader *l, const mx_loader_item *it)
+{
+    return l->o.epoch_batches && l->mixture.n == 1 && l->n_window == 0 && l->in_batch &&
+           epoch_before(&it->after) != l->last_epoch;
 }
 
 static mx_status fill_window(mx_loader *l)
@@ -126,9 +134,16 @@ static mx_status fill_window(mx_loader *l)
         if (!c)
             return MX_OK;
         while (c->taken < c->n && !mx_packer_full(l->packer) && !epoch_ends) {
-            epoch_ends = begins_epoch(l, &c->items[c->taken]);
-            if (!epoch_ends)
-                MX_TRY(add_record(l, &c->items[c->taken++]));
+            mx_loader_item *it = &c->items[c->taken];
+            l->epoch_turned = turns_epoch(l, it);
+            if (l->epoch_turned)
+                return MX_OK;
+            epoch_ends = begins_epoch(l, it);
+            if (epoch_ends)
+                continue;
+            l->last_epoch = epoch_before(&it->after);
+            c->taken++;
+            MX_TRY(add_record(l, it));
         }
         if (c->taken == c->n) {
             l->exhausted = c->end;
@@ -206,9 +221,13 @@ static mx_status make_batch(mx_loader *l, mx_loader_slot *slot, bool *full)
     int64_t row = 0;
     *full = false;
     clear_batch(l, &slot->batch);
+    l->epoch_turned = false;
     while (row < l->o.batch_rows && !l->stop) {
+        l->in_batch = row > 0;
         if (!mx_packer_closed(l->packer))
             MX_TRY(fill_window(l));
+        if (l->epoch_turned)
+            break;
         while (row < l->o.batch_rows && l->at.row < mx_packer_rows(l->packer))
             MX_TRY(take_row(l, &slot->batch, row++));
         if (l->stop)
@@ -221,7 +240,7 @@ static mx_status make_batch(mx_loader *l, mx_loader_slot *slot, bool *full)
             next_window(l);
         }
     }
-    *full = row == l->o.batch_rows || (row > 0 && !l->o.drop_last);
+    *full = row == l->o.batch_rows || (row > 0 && (!l->o.drop_last || l->epoch_turned));
     for (int64_t r = 0; r < slot->batch.rows; r++) /* rows that were not filled have none */
         if (slot->batch.first_image[r + 1] < slot->batch.first_image[r])
             slot->batch.first_image[r + 1] = slot->batch.first_image[r];

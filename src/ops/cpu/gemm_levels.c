@@ -5,6 +5,7 @@
  *     AVX2       6 x 16     6 x 8      as f32
  *     AVX-512    14 x 32    14 x 16    as f32
  *     ... BF16                         14 x 32, two k per step (VDPBF16PS)
+ *     AMX                              32 x 32, 32 k per step (TDPBF16PS)
  * 14 x 2 accumulators, two vectors of B and one broadcast fill the 32 registers of AVX-512. Blocks
  * of k are as long as the stack allows: at 1,024 words B takes 3 MB. In bf16 those are 2,048
  * elements; where k is not more, as in many models, results are rounded in registers.
@@ -35,20 +36,26 @@ typedef uint32_t v16u_any __attribute__((vector_size(64), aligned(2), may_alias)
 #define LO(l, D) LO1(l, D), LO1(l + 1, D), LO1(l + 2, D), LO1(l + 3, D)
 #define HI(l, D) HI1(l, D), HI1(l + 1, D), HI1(l + 2, D), HI1(l + 3, D)
 
-/* dst[k][j] = src[j][k] for 16 x 16 words; ld_dst in words, ld_src in bytes. */
-MX_INLINE MX_TARGET_V4 bool transpose16(void *dst, int64_t ld_dst, const char *src, int64_t ld_src)
+/* dst[k][j] = r[j][k] for 16 x 16 words; ld in words. */
+MX_INLINE MX_TARGET_V4 void turn16(void *dst, int64_t ld, v16u *r)
 {
-    v16u r[16];
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; i++)
-        r[i] = *(const v16u_any *)(src + i * ld_src);
     EXCHANGE(r, 8)
     EXCHANGE(r, 4)
     EXCHANGE(r, 2)
     EXCHANGE(r, 1)
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++)
-        *(v16u_any *)((uint32_t *)dst + i * ld_dst) = r[i];
+        *(v16u_any *)((uint32_t *)dst + i * ld) = r[i];
+}
+
+/* The same from memory; ld_src in bytes. */
+MX_INLINE MX_TARGET_V4 bool transpose16(void *dst, int64_t ld_dst, const char *src, int64_t ld_src)
+{
+    v16u r[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++)
+        r[i] = *(const v16u_any *)(src + i * ld_src);
+    turn16(dst, ld_dst, r);
     return true;
 }
 
@@ -64,6 +71,8 @@ MX_INLINE MX_TARGET_V4 bool transpose16(void *dst, int64_t ld_dst, const char *s
 #define MAC PLAIN_MAC
 #define TRANSPOSE NO_TRANSPOSE
 #define HALVES NO_HALVES
+#define MICRO "ops/cpu/gemm_micro.inc"
+#define STEP 1
 #include "ops/cpu/gemm_kernel.inc"
 
 #define NAME(x) x##_f32_v3
@@ -78,6 +87,8 @@ MX_INLINE MX_TARGET_V4 bool transpose16(void *dst, int64_t ld_dst, const char *s
 #define MAC PLAIN_MAC
 #define TRANSPOSE NO_TRANSPOSE
 #define HALVES NO_HALVES
+#define MICRO "ops/cpu/gemm_micro.inc"
+#define STEP 1
 #include "ops/cpu/gemm_kernel.inc"
 
 #define NAME(x) x##_f32_v4
@@ -92,6 +103,8 @@ MX_INLINE MX_TARGET_V4 bool transpose16(void *dst, int64_t ld_dst, const char *s
 #define MAC PLAIN_MAC
 #define TRANSPOSE transpose16
 #define HALVES NO_HALVES
+#define MICRO "ops/cpu/gemm_micro.inc"
+#define STEP 1
 #include "ops/cpu/gemm_kernel.inc"
 
 typedef short v32s_any __attribute__((vector_size(64), aligned(2), may_alias));
@@ -114,7 +127,40 @@ typedef short v32s_any __attribute__((vector_size(64), aligned(2), may_alias));
 #define MAC BF16_MAC
 #define TRANSPOSE transpose16
 #define HALVES BF16_HALVES
+#define MICRO "ops/cpu/gemm_micro.inc"
+#define STEP 1
 #include "ops/cpu/gemm_kernel.inc"
+
+/* Elements l, l + 1, ... of two vectors of 32, in turn. */
+#define PAIR4(l) l, (l) + 32, (l) + 1, (l) + 33, (l) + 2, (l) + 34, (l) + 3, (l) + 35
+#define PAIRS(l) PAIR4(l), PAIR4((l) + 4), PAIR4((l) + 8), PAIR4((l) + 12)
+#define NAME(x) x##_amx
+#define TARGET MX_TARGET_BF16
+#define T float
+#define WORD uint32_t
+#define PAIR 2
+#define VL 16
+#define MR 32
+#define KC 1024
+#define NC 768
+#define MAC BF16_MAC
+#define TRANSPOSE transpose16
+#define HALVES BF16_HALVES
+#define MICRO "ops/cpu/gemm_amx.inc"
+#define STEP 16
+#include "ops/cpu/gemm_kernel.inc"
+
+static void tile_of_tiles(const mx_gemm_tile *t)
+{
+    mx_tile_shape shape = {.palette = 1};
+    for (int i = 0; i < 8; i++) {
+        shape.row_bytes[i] = 64;
+        shape.rows[i] = 16;
+    }
+    MX_TILES_OPEN(shape);
+    tile_amx(t);
+    MX_TILES_CLOSE();
+}
 
 #define NAME(x) x##_f64_base
 #define TARGET
@@ -128,6 +174,8 @@ typedef short v32s_any __attribute__((vector_size(64), aligned(2), may_alias));
 #define MAC PLAIN_MAC
 #define TRANSPOSE NO_TRANSPOSE
 #define HALVES NO_HALVES
+#define MICRO "ops/cpu/gemm_micro.inc"
+#define STEP 1
 #include "ops/cpu/gemm_kernel.inc"
 
 #define NAME(x) x##_f64_v3
@@ -142,6 +190,8 @@ typedef short v32s_any __attribute__((vector_size(64), aligned(2), may_alias));
 #define MAC PLAIN_MAC
 #define TRANSPOSE NO_TRANSPOSE
 #define HALVES NO_HALVES
+#define MICRO "ops/cpu/gemm_micro.inc"
+#define STEP 1
 #include "ops/cpu/gemm_kernel.inc"
 
 #define NAME(x) x##_f64_v4
@@ -156,6 +206,8 @@ typedef short v32s_any __attribute__((vector_size(64), aligned(2), may_alias));
 #define MAC PLAIN_MAC
 #define TRANSPOSE NO_TRANSPOSE
 #define HALVES NO_HALVES
+#define MICRO "ops/cpu/gemm_micro.inc"
+#define STEP 1
 #include "ops/cpu/gemm_kernel.inc"
 
 #define LEVEL(kind, mr, nr, nc, kc, pair)                                                          \
@@ -169,11 +221,12 @@ static const mx_gemm_level f64_levels[] = {LEVEL(f64_base, 4, 4, 128, 256, 1),
                                            LEVEL(f64_v3, 6, 8, 256, 256, 1),
                                            LEVEL(f64_v4, 14, 16, 192, 256, 1)};
 static const mx_gemm_level bf16_level = LEVEL(bf16, 14, 32, 768, 1024, 2);
+static const mx_gemm_level amx_level = {tile_of_tiles, pack_amx, 32, 32, 768, 1024, 2};
 
 const mx_gemm_level *mx_gemm_level_at(mx_num a, mx_num b, mx_simd level)
 {
     if (a == MX_NUM_BF16 && b == MX_NUM_BF16 && level >= MX_SIMD_BF16)
-        return &bf16_level;
+        return level >= MX_SIMD_AMX ? &amx_level : &bf16_level;
     int i = level >= MX_SIMD_V4 ? 2 : level >= MX_SIMD_V3 ? 1 : 0;
     return a == MX_NUM_F64 ? &f64_levels[i] : &f32_levels[i];
 }

@@ -32,7 +32,7 @@ mx_status mx_run_goal_read(mx_run *r)
     if (s->shape.images_per_row && o->rows != MX_ROWS_DOCUMENTS)
         return mx_fail(MX_USAGE, "%s: maxc %s does not take images yet; set use_multimodal=false",
                        mx_config_where(r->c, "use_multimodal"), o->verb);
-    mx_objective_apply(o, r->goal.settings, &r->request);
+    mx_objective_apply(o, r->goal.settings, r->c, &r->request);
     return MX_OK;
 }
 

@@ -72,7 +72,7 @@ static bool narrow(const writer *k, const mx_type *t)
 }
 
 /* Strided views (op.h): are there any, and do their 16-byte pieces begin at 16 bytes? */
-static void look_at_parts(const writer *k, bool *any, bool *aligned)
+static void find_views(const writer *k, bool *any, bool *aligned)
 {
     *any = false, *aligned = true;
     for (int i = 0; k->in && i < k->g->n_ext + k->g->n_out; i++) {
@@ -84,15 +84,15 @@ static void look_at_parts(const writer *k, bool *any, bool *aligned)
 
 static void geometry(writer *k)
 {
-    bool parts, aligned;
-    look_at_parts(k, &parts, &aligned);
+    bool views, aligned;
+    find_views(k, &views, &aligned);
     const mx_shape *s = &k->g->space;
     k->cols = s->ndim ? s->dim[s->ndim - 1] : 1;
     k->rows = 1;
     for (int i = 0; i + 1 < s->ndim; i++)
         k->rows *= s->dim[i];
     k->total = k->rows * k->cols;
-    k->flat = mx_group_is_flat(k->g) && !parts;
+    k->flat = mx_group_is_flat(k->g) && !views;
     if (k->flat) {
         k->w = k->total % 8 == 0 ? 8 : 1;
         return;
@@ -199,9 +199,8 @@ static bool varies(const mx_type *t)
             return true;
     return false;
 }
-/* Where a block's threads wait for each other in every row, and are few: a large block has as many
- * rows under way as its registers allow, and those that hold the next row cost it a neighbour (rows
- * of 4,096 took a third longer that way). */
+/* Where a block's threads wait for each other in every row, and are few. Of large blocks only as
+ * many run at once as the register file holds, and registers for the next row would cost one. */
 static bool can_prefetch(const writer *k)
 {
     bool reduces = false;
