@@ -21,7 +21,6 @@ static mx_status unknown(const char *where, const char *name)
     static const struct {
         const char *name, *why;
     } absent[] = {
-        {"int4", "there is no 4-bit arithmetic in training here; use int8"},
         {"nf4", "that is a form of stored weights (maxc quantize)"},
         {"intmp", "write the mixture as quant_cfg_path=FILE"},
         {"fp4", "4-bit floats need units that no device here has; use fp8_blockwise"},
@@ -146,6 +145,18 @@ static int64_t stored_group(const json_t *config)
     return 0;
 }
 
+/* quantize_kvcache= and its two. */
+static mx_status configure_cache(mx_weight_codes *out, const mx_config *cfg)
+{
+    const char *dtype = mx_config_text(cfg, "kv_quant_dtype");
+    out->cache = MX_F32;
+    if (!mx_config_bool(cfg, "quantize_kvcache"))
+        return MX_OK;
+    out->cache = strcmp(dtype, "fp8") == 0 ? MX_F8_E4M3 : MX_I8;
+    out->cache_by_token = strcmp(mx_config_text(cfg, "kv_quant_axis"), "heads_and_dkv") == 0;
+    return MX_OK;
+}
+
 mx_status mx_weight_codes_configure(mx_weight_codes *out, const mx_config *cfg,
                                     const json_t *config)
 {
@@ -157,7 +168,7 @@ mx_status mx_weight_codes_configure(mx_weight_codes *out, const mx_config *cfg,
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(known[i].name, name) == 0) {
             *out = (mx_weight_codes){.dtype = known[i].dtype, .group = stored_group(config)};
-            return MX_OK;
+            return configure_cache(out, cfg);
         }
     return mx_fail(MX_USAGE, "%s: decoding keeps weights as they are, or as quantization=int8, fp8 "
                    "or int4, not as %s", mx_config_where(cfg, "quantization"), name);

@@ -85,7 +85,9 @@ static mx_step_options runner_options(const mx_decode *d, int64_t seq, int64_t i
                                        .places = d->spec.places,
                                        .max_run = run,
                                        .one_path = o->one_path,
-                                       .cache_dtype = o->compile.compute}};
+                                       .cache_dtype = o->compile.compute,
+                                       .cache_codes = o->compile.codes.cache,
+                                       .cache_by_token = o->compile.codes.cache_by_token}};
 }
 
 /* Tokens of a prompt that are fed at once. */

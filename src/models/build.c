@@ -14,11 +14,20 @@ int64_t mx_image_floats(const mx_image_spec *s)
     return MX_PIECE_PLACE + s->side * s->side * s->channels * s->frames * s->patch * s->patch;
 }
 
+static bool has_coded_cache(const mx_graph *g)
+{
+    for (int i = 0; i < g->n_nodes; i++)
+        if (g->node[i]->op == &mx_op_variable && mx_ends_with(g->node[i]->name, ".cache_k_scale"))
+            return true;
+    return false;
+}
+
 mx_head mx_model_build(mx_graph *g, const mx_model_spec *m, mx_model_shape s, mx_build *b)
 {
     mx_shape rows = MX_SHAPE(s.batch, s.seq);
     *b = (mx_build){.batch = s.batch, .seq = s.seq, .cache_len = s.cache_len,
-                    .cache_dtype = s.cache_dtype, .max_run = s.max_run, .training = s.training,
+                    .cache_dtype = s.cache_dtype, .cache_codes = s.cache_codes,
+                    .cache_by_token = s.cache_by_token, .max_run = s.max_run, .training = s.training,
                     .pages = s.pages, .page = s.page, .page_rows = s.page_rows,
                     .qk_clip = s.qk_clip, .balances = s.balances, .mtp_eval = s.mtp_eval,
                     .init_scale = m->summary.init_scale > 0 ? m->summary.init_scale : 0.02};
@@ -27,6 +36,12 @@ mx_head mx_model_build(mx_graph *g, const mx_model_spec *m, mx_model_shape s, mx
     g->one_path = s.pages > 0 || s.training || s.one_path;
     const char *axes = "activation_batch,activation_length";
     b->tokens = mx_axes(axes, mx_input(g, "tokens", rows, MX_I32));
+    if (s.drawn) {
+        mx_node *from = mx_input(g, "tokens_from", rows, MX_I32);
+        mx_type kept = mx_type_of(MX_I32, MX_SHAPE(1, s.page_rows));
+        b->drawn = mx_variable(g, "drawn_before", kept, (mx_var_attr){.kind = MX_VAR_CACHE});
+        b->tokens = mx_follow_drawn(g, b->tokens, from, b->drawn);
+    }
     if (s.packed || s.cache_len)
         b->positions = mx_axes(axes, mx_input(g, "positions", rows, MX_I32));
     if (s.places)
@@ -49,6 +64,9 @@ mx_head mx_model_build(mx_graph *g, const mx_model_spec *m, mx_model_shape s, mx
     mx_balance_finish(g, b);
     mx_qk_clip_finish(g, b);
     mx_classes_head(g, m, b, &head);
+    if (s.cache_codes != MX_F32 && !has_coded_cache(g))
+        mx_graph_fail(g, "quantize_kvcache=true is for caches of keys and values; %s keeps something "
+                      "else for its tokens, which stays in dtype", m->family->name);
     return head;
 }
 
