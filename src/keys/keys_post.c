@@ -144,11 +144,11 @@ const mx_key mx_keys_post[] = {
      FIXED, "grpo", "vespo_lambda_pos=1 loss_type=vespo", "tests/post/keys_test.c"},
     {"vespo_k_neg", FLOAT, POST, "3", ">0", "loss_type=vespo: k of bad answers", 0, FIXED,
      "grpo", "vespo_k_neg=1 loss_type=vespo", "tests/post/keys_test.c"},
-    {"vespo_lambda_neg", FLOAT, POST, "2", ">0", "loss_type=vespo: lambda of bad answers", 0, FIXED,
-     "grpo", "vespo_lambda_neg=1 loss_type=vespo", "tests/post/keys_test.c"},
+    {"vespo_lambda_neg", FLOAT, POST, "2", ">0", "loss_type=vespo: lambda of bad answers", 0,
+     FIXED, "grpo", "vespo_lambda_neg=1 loss_type=vespo", "tests/post/keys_test.c"},
     {"off_policy_mask_threshold", FLOAT, POST, "0", "0..",
-     "bad answers whose tokens have become unlikelier by more than this (mean of log p_old - log p)"
-     " teach nothing; 0: all do", 0, FIXED, "grpo",
+     "bad answers whose tokens have become unlikelier by more than this (mean of log p_old - "
+     "log p) teach nothing; 0: all do", 0, FIXED, "grpo",
      "off_policy_mask_threshold=0.001 rollout_path=rollouts.jsonl", "tests/post/keys_test.c"},
     {"rollout_path", TEXT, POST, "", 0,
      "recorded groups of answers to train on, instead of sampling", 0, FIXED | PATH, "grpo",
