@@ -10,7 +10,8 @@
  * diagonal, times `damp`, is added to the diagonal first.
  *
  * act_order: columns of the largest H[j, j] go first. Scales are then those of the weight as it
- * was, so that groups are columns that lie side by side whatever the order (compressed-tensors' actorder
+ * was, so that groups are columns that lie side by side whatever the order (compressed-tensors'
+ * actorder
  * "weight"), and no loader needs to know of it. Otherwise a group's scale is chosen when its first
  * column is reached.
  *
