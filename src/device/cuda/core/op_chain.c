@@ -1,16 +1,16 @@
 /* op_chain.c - what chains of steps (op.h) ask of the steps they are made of. */
 #include "device/cuda/core/op.h"
 
-#include <string.h>
+#include "ops.h"
 
-const mx_group *mx_chain_group(const mx_exec_step *s, const char *const *ops, int n)
+const mx_group *mx_chain_group(const mx_exec_step *s, const mx_op *const *ops, int n)
 {
     const mx_group *g =
-        strcmp(s->op->name, "fused") == 0 ? ((const mx_fused_attr *)s->call.attr)->group : NULL;
+        s->op == &mx_op_fused ? ((const mx_fused_attr *)s->call.attr)->group : NULL;
     if (!g || g->n_steps != n)
         return NULL;
     for (int i = 0; i < n; i++)
-        if (strcmp(g->step[i].op->name, ops[i]) != 0)
+        if (g->step[i].op != ops[i])
             return NULL;
     return g;
 }
