@@ -90,7 +90,8 @@ static int match(const mx_exec_step *s, int n)
                 s[WRITE_K].call.in[CACHE_NEW].data == k.to->data &&
                 mx_type_count(&v->type) == mx_type_count(x) && cache->dim[2] == x->dim[2] &&
                 cache->dim[3] == d && d % 4 == 0 && tokens <= MOST_TOKENS;
-    const mx_tensor *read_q[] = {k.x, v, q.cos, q.sin, q.x}, *read_k[] = {q.x, v, q.cos, q.sin, k.x};
+    const mx_tensor *read_q[] = {k.x, v, q.cos, q.sin, q.x};
+    const mx_tensor *read_k[] = {q.x, v, q.cos, q.sin, k.x};
     return fits && is_free(q.to, read_q, 4 + (q.to->data != q.x->data)) &&
                    is_free(k.to, read_k, 4 + (k.to->data != k.x->data)) &&
                    mx_chain_apart(q.to, k.to)
