@@ -3,7 +3,7 @@
  *     kernels_bench [gemm|gemv|attention|xent|grouped|delta]      everything when no name is given
  *
  * First a loop of independent fused multiply-adds (f32) and bf16 dot products, in AMX's tiles where
- * there are such, gives the peak, and a copy gives the bandwidth; MAXC_SIMD=bf16 shows a lower level; then every kernel is printed in GFLOP/s or GB/s and as a share of that.
+ * there are such, gives the peak, and a copy gives the bandwidth; MX_SIMD=bf16 shows a lower level; then every kernel is printed in GFLOP/s or GB/s and as a share of that.
  * Best of several repetitions: other programs can only make a figure worse.
  */
 #include "base/arena.h"

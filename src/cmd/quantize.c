@@ -66,7 +66,8 @@ out:
 
 static mx_status check_calibration(const mx_config *c)
 {
-    const char *method = mx_config_text(c, "calibration"), *form = mx_config_text(c, "quantization");
+    const char *method = mx_config_text(c, "calibration");
+    const char *form = mx_config_text(c, "quantization");
     bool none = strcmp(method, "absmax") == 0, text = *mx_config_text(c, "calibration_text") != 0;
     if (!none && !text)
         return mx_fail(MX_USAGE, "calibration=%s needs a text like those that the model will read: "
@@ -77,8 +78,8 @@ static mx_status check_calibration(const mx_config *c)
     if (none)
         return MX_OK;
     if (strcmp(form, "nf4") == 0 || strcmp(form, "fp8_blockwise") == 0)
-        return mx_fail(MX_USAGE, "calibration=%s goes with quantization=fp8, int8 or int4, not with "
-                       "%s", method, form);
+        return mx_fail(MX_USAGE, "calibration=%s goes with quantization=fp8, int8 or int4, not "
+                       "with %s", method, form);
     return MX_OK;
 }
 
@@ -160,6 +161,10 @@ static mx_status run(mx_invocation *inv)
     printf("%s: %lld weights quantized, %lld as they were; %.1f MB of %.1f; weights are off by "
            "%.3g %%\n", output, (long long)w.n_quantized, (long long)w.n_kept, w.bytes_after / 1e6,
            w.bytes_before / 1e6, 100 * w.error);
+    for (const char *line = w.unfit, *end; (end = strchr(line, '\n')); line = end + 1)
+        printf("note: kept as it is: %.*s, which %s does not take; rows must be a multiple of "
+               "group_size=%lld\n", (int)(end - line), line, mx_config_text(c, "quantization"),
+               (long long)o.group);
     if (judged)
         st = judge(inv, &m, output, &ids);
     else

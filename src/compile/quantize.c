@@ -184,8 +184,8 @@ static void fake(quantize *p, mx_node *n, const mx_quant_recipe *r)
     }
     mx_node *w = n->in[1], *in[2] = {r->fake_inputs ? p->made[x->id].is.q : x, w};
     if (r->fake_weights)
-        in[1] = mx_fake_quantize(g, w, kind,
-                                 kind == MX_CODE_INT4 ? mx_code_group(w->type.dim[1], 0) : 0, false);
+        in[1] = mx_fake_quantize(
+            g, w, kind, kind == MX_CODE_INT4 ? mx_code_group(w->type.dim[1], 0) : 0, false);
     mx_node *y = mx_node_copy(g, n, in);
     g->seq = -1;
     g->stage = 0;

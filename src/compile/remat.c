@@ -71,8 +71,8 @@ static bool concats_weights(const mx_node *n)
 }
 
 /* A weight that ranks have put together, or the numbers of one that lies in codes or is rounded to
- * them, or random numbers. It is made again for the backward pass, whatever the policy ("reshard after forward"):
- * kept, it would be a copy of the model on every rank. */
+ * them, or random numbers. It is made again for the backward pass, whatever the policy
+ * ("reshard after forward"): kept, it would be a copy of the model on every rank. */
 static bool is_made_again(const mx_node *n)
 {
     if (n->op->kind == MX_VIEW)

@@ -129,6 +129,27 @@ mx_status mx_quant_configure(const mx_quantization **out, const mx_config *cfg, 
     return MX_OK;
 }
 
+const mx_quantization *mx_quant_activations(const json_t *config)
+{
+    static const mx_quant_recipe of[] = {{"W8A8", "", MX_I8, .fake_inputs = true},
+                                         {"W8A8", "", MX_F8_E4M3, .fake_inputs = true}};
+    static const mx_quant_rule rule[2][2] = {{{STAYS_HIGH, NULL}, {"*", &of[0]}},
+                                             {{STAYS_HIGH, NULL}, {"*", &of[1]}}};
+    static const mx_quantization all[] = {{rule[0], 2, NULL}, {rule[1], 2, NULL}};
+    const char *key;
+    json_t *groups = json_object_get(json_object_get(config, "quantization_config"),
+                                     "config_groups"), *group;
+    json_object_foreach(groups, key, group)
+    {
+        const json_t *a = json_object_get(group, "input_activations");
+        const char *type = json_string_value(json_object_get(a, "type"));
+        if (type && json_integer_value(json_object_get(a, "num_bits")) == 8 &&
+            json_is_true(json_object_get(a, "dynamic")))
+            return &all[strcmp(type, "float") == 0];
+    }
+    return NULL;
+}
+
 /* Columns under one scale in a directory of compressed-tensors; 0: it says nothing. */
 static int64_t stored_group(const json_t *config)
 {

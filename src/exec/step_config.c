@@ -102,8 +102,8 @@ static mx_status remat_of(const mx_config *cfg, mx_arena *a, mx_remat *out)
 static mx_status check_in_backward(const mx_config *cfg, const mx_optimizer *o)
 {
     const char *why = !o->in_backward   ? NULL
-                      : o->clip > 0     ? "the global norm is known at the end of the backward pass; "
-                                          "add gradient_clipping_threshold=0"
+                      : o->clip > 0     ? "the global norm is known at the end of the backward "
+                                          "pass; add gradient_clipping_threshold=0"
                       : o->skips_spikes ? "whether a step is a spike is known at its end; add "
                                           "skip_step_on_spikes=false"
                       : mx_config_int(cfg, "gradient_accumulation_steps") > 1

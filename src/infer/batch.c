@@ -201,8 +201,8 @@ mx_status mx_engine_batch_open(mx_engine_batch **out, mx_session *s, const mx_mo
     }
     mx_status st = MX_OK;
     if (o->compile.codes.cache != MX_F32 && !mx_session_traits(s)->host_memory)
-        st = mx_fail(MX_USAGE, "quantize_kvcache=true: this device has no kernel that reads a cache "
-                     "of 8 bits in pages; use device=cpu, or leave it out");
+        st = mx_fail(MX_USAGE, "quantize_kvcache=true: this device has no kernel that reads a "
+                     "cache of 8 bits in pages; use device=cpu, or leave it out");
     if (!st && o->image_width)
         st = mx_alloc((void **)&b->in.image, sizeof(float) * (size_t)(n * o->image_width),
                       "the images of a batch");

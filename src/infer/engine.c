@@ -215,7 +215,7 @@ static mx_status open_all(mx_engine *e)
     int64_t n = o->sequences;
     e->running = MX_NEW_N(&e->arena, mx_seq *, n + 1);
     for (int i = 0; i < 2; i++)
-        e->flight[i].part = MX_NEW_N(&e->arena, mx_flight_part, n);
+        e->inflight[i].part = MX_NEW_N(&e->arena, mx_inflight_part, n);
     e->free_rows = MX_NEW_N(&e->arena, int32_t, n);
     e->n_rows = bs.rows;
     e->drawn = MX_NEW_N(&e->arena, mx_choice, bs.rows);
@@ -451,7 +451,7 @@ static bool is_plain_batch(const mx_engine *e)
 }
 
 /* A plain batch counts as computed from here on; its tokens are pending. */
-static void depart(mx_engine *e, mx_flight *f)
+static void count_as_computed(mx_engine *e, mx_inflight *f)
 {
     f->n = 0;
     for (int64_t i = 0; i < e->n_running; i++) {
@@ -461,14 +461,14 @@ static void depart(mx_engine *e, mx_flight *f)
         int64_t unread = s->r.n_prompt - s->computed;
         if (unread > 0)
             e->counts.prompt_tokens += s->take < unread ? s->take : unread;
-        f->part[f->n++] = (mx_flight_part){s, s->take, s->first_row, s->n_rows};
+        f->part[f->n++] = (mx_inflight_part){s, s->take, s->first_row, s->n_rows};
         s->computed += s->take;
         s->n_pending += s->n_rows;
     }
 }
 
 /* The batch as it is filled; f->n is 0 where there is nothing in it. */
-static mx_status launch(mx_engine *e, mx_flight *f)
+static mx_status launch(mx_engine *e, mx_inflight *f)
 {
     const mx_engine_batch_input *in = mx_engine_batch_input_of(e->batch);
     f->n = 0;
@@ -484,14 +484,14 @@ static mx_status launch(mx_engine *e, mx_flight *f)
     f->n = 1;
     MX_TRY(mx_engine_batch_launch(e->batch, &f->turn));
     if (f->plain)
-        depart(e, f);
+        count_as_computed(e, f);
     e->counts.model_s += mx_clock_now() - now;
     e->counts.steps++;
     e->counts.batch_tokens += in->n;
     return MX_OK;
 }
 
-static mx_status wait_for(mx_engine *e, const mx_flight *f)
+static mx_status wait_for(mx_engine *e, const mx_inflight *f)
 {
     double now = mx_clock_now();
     bool hidden = false;
@@ -508,7 +508,7 @@ static mx_status wait_for(mx_engine *e, const mx_flight *f)
 mx_status mx_engine_step(mx_engine *e)
 {
     double began = mx_clock_now();
-    mx_flight *f = &e->flight[0], *ahead = &e->flight[1];
+    mx_inflight *f = &e->inflight[0], *ahead = &e->inflight[1];
     if (!f->n) {
         mx_engine_schedule(e);
         MX_TRY(launch(e, f));
@@ -522,14 +522,14 @@ mx_status mx_engine_step(mx_engine *e)
     }
     MX_TRY(wait_for(e, f));
     if (f->plain)
-        mx_engine_land(e, f);
+        mx_engine_complete(e, f);
     else
         mx_engine_draw(e);
     f->n = 0;
     if (e->mtp)
         MX_TRY(mx_engine_mtp_draft(e));
     list_news(e);
-    mx_flight done = *f;
+    mx_inflight done = *f;
     *f = *ahead;
     *ahead = done;
     e->counts.step_s += mx_clock_now() - began;

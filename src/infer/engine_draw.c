@@ -202,7 +202,7 @@ static void draw_rows(mx_engine *e, int64_t i, char *work)
     }
 }
 
-void mx_engine_land(mx_engine *e, mx_flight *f)
+void mx_engine_complete(mx_engine *e, mx_inflight *f)
 {
     for (int64_t i = 0; i < f->n; i++) {
         mx_seq *s = f->part[i].s;

@@ -40,13 +40,13 @@ struct mx_seq {
 typedef struct {
     mx_seq *s; /* NULL: it is gone */
     int64_t take, row, n_rows; /* tokens; its row of logits, where n_rows is 1 */
-} mx_flight_part;
+} mx_inflight_part;
 typedef struct {
-    mx_flight_part *part; /* (sequences) */
+    mx_inflight_part *part; /* (sequences) */
     int64_t n;            /* 0: none */
     int turn;             /* of the batch */
     bool plain;           /* no logits for the host */
-} mx_flight;
+} mx_inflight;
 
 struct mx_engine {
     mx_engine_options o;
@@ -73,7 +73,7 @@ struct mx_engine {
     float *hidden; /* (n_rows, width), where a request asks for it */
     char *work;       /* of the sampler, for each thread */
     int n_threads;
-    mx_flight flight[2]; /* the older one first */
+    mx_inflight inflight[2]; /* the older one first */
     mx_engine_counts counts;
     mx_arena arena;
 };
@@ -107,7 +107,7 @@ void mx_engine_publish(mx_engine *e, mx_seq *s);
 void mx_engine_set_sampling(mx_engine *e);
 void mx_engine_draw(mx_engine *e);
 /* What a plain batch, which was waited for, has given. */
-void mx_engine_land(mx_engine *e, mx_flight *f);
+void mx_engine_complete(mx_engine *e, mx_inflight *f);
 
 /* Pages for the first n tokens, or as many as there are. Gives how many tokens have room. */
 int64_t mx_engine_reserve(mx_engine *e, mx_seq *s, int64_t n);

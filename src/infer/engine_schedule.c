@@ -34,9 +34,9 @@ void mx_engine_evict(mx_engine *e, mx_seq *s)
         mx_pages_release(e->pages, s->page[--s->n_pages]);
     s->computed = s->n_named = s->take = s->n_mtp_drafts = s->n_pending = 0;
     for (int k = 0; k < 2; k++)
-        for (int64_t j = 0; j < e->flight[k].n; j++)
-            if (e->flight[k].part[j].s == s)
-                e->flight[k].part[j].s = NULL;
+        for (int64_t j = 0; j < e->inflight[k].n; j++)
+            if (e->inflight[k].part[j].s == s)
+                e->inflight[k].part[j].s = NULL;
 }
 
 static void preempt(mx_engine *e, mx_seq *s)
@@ -114,7 +114,7 @@ static void put(mx_seq *s, int64_t n, mx_engine_batch_input *in)
     s->first_row = in->n_last;
     for (int64_t t = s->computed; t < s->computed + n; t++) {
         int64_t i = in->n++;
-        bool known = !s->n_pending || t < s->r.tokens.n; /* guesses stand behind the last token */
+        bool known = !s->n_pending || t < s->r.tokens.n; /* drafts stand behind the last token */
         in->token[i] = known ? s->r.tokens.ids[t] : 0;
         in->from[i] = known ? -1 : s->row;
         in->position[i] = (int32_t)t;
@@ -152,10 +152,11 @@ static bool is_answering(const mx_seq *s)
     return s->computed + 1 >= mx_seq_length(s);
 }
 
-/* Its last token is in flight. */
+/* Its last token is in flight, or all of a prompt that is only read. */
 static bool is_ending(const mx_seq *s)
 {
-    return s->n_pending && mx_seq_length(s) - s->r.n_prompt >= s->o.max_new;
+    bool last = s->n_pending && mx_seq_length(s) - s->r.n_prompt >= s->o.max_new;
+    return last || s->computed >= mx_seq_length(s);
 }
 
 /* What the MTP layer has drafted, at most n tokens of it. */
@@ -237,7 +238,7 @@ void mx_engine_schedule(mx_engine *e)
     while (e->waiting && in->n < e->o.step_tokens && admit_next(e))
         put_prompt(e, e->running[e->n_running - 1], in);
     /* prompts that have taken each other's room */
-    while (!in->n && e->n_running > 1 && !e->flight[0].n) {
+    while (!in->n && e->n_running > 1 && !e->inflight[0].n) {
         preempt(e, e->running[e->n_running - 1]);
         put_prompt(e, e->running[0], in);
     }

@@ -115,8 +115,8 @@ mx_node *mx_cache_enter(mx_graph *g, const mx_build *b, const char *what, mx_nod
 }
 
 /* Keys or values as 8-bit codes with a scale for each head of a token, or for all its heads: what
- * is entered, and in pages its scales. Without pages the numbers they stand for, of the whole cache:
- * they exist for one layer at a time. */
+ * is entered, and in pages its scales. Without pages the numbers they stand for, of the whole
+ * cache: they exist for one layer at a time. */
 static mx_node *enter_codes(mx_graph *g, const mx_build *b, const char *what, mx_node *x,
                             int64_t slots, mx_node **scale)
 {

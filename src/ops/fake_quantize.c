@@ -1,10 +1,11 @@
 /* fake_quantize.c - x rounded to what its codes would stand for (ops/cpu/encode.h).
  *
- *     x (*, d)  ->  y (*, d) of x's dtype: code(x / s) s, with one s for each `group` of the last dim
- *                   (0: for all of it)
+ *     x (*, d)  ->  y (*, d) of x's dtype: code(x / s) s, with one s for each `group` of the last
+ *                   dim (0: for all of it)
  * dynamic: the scale is not rounded and nothing is searched for, as activations are quantized while
  * a model runs: absmax / 127.5 with codes of -128..127 for int8, absmax / 448 for E4M3
- * (compressed-tensors' definition). Otherwise scales and codes are those that `maxc quantize` stores.
+ * (compressed-tensors' definition). Otherwise scales and codes are those that `maxc quantize`
+ * stores.
  *
  * A number that is not finite makes its whole group NaN. The gradient passes straight through: a
  * weight is trained to be good when it is rounded (QAT).
@@ -68,7 +69,8 @@ static void round_group(const mx_fake_quantize_attr *a, float *x, int64_t n)
             x[i] = NAN;
         return;
     }
-    float s = a->dynamic ? dynamic_scale(a->kind, x, n) : mx_code_scale((mx_code_kind)a->kind, x, n);
+    float s = a->dynamic ? dynamic_scale(a->kind, x, n)
+                         : mx_code_scale((mx_code_kind)a->kind, x, n);
     for (int64_t i = 0; i < n; i++)
         x[i] = rounded(a, x[i] / s) * s;
 }

@@ -188,7 +188,8 @@ const mx_op mx_op_paged_attention = {
     .n_cast = 3, /* sinks are never 16-bit */
     .dtypes = MX_REALS,
     .dtypes_at = {[K] = MX_REALS | CODES, [V] = MX_REALS | CODES, [K_SCALE] = MX_F32_ONLY,
-                  [V_SCALE] = MX_F32_ONLY, [POSITIONS] = MX_INDICES, [ROW] = MX_INDICES, [TABLE] = MX_INDICES,
+                  [V_SCALE] = MX_F32_ONLY, [POSITIONS] = MX_INDICES, [ROW] = MX_INDICES,
+                  [TABLE] = MX_INDICES,
                   [SINKS] = 1u << MX_F32 | 1u << MX_F64, [SELECTED] = MX_INDICES,
                   [UNTIL] = MX_INDICES},
     .infer = infer,

@@ -2,15 +2,16 @@
  *
  *     W (rows, n)    H = sum of x x^T over inputs x of a calibration text, (n, n)
  * Columns are rounded one after the other, and what is lost in one is made good in those that are
- * still to come: with H^-1 = U^T U, U upper, column j with the error e leaves W[:, k] -= e U[j, k] /
- * U[j, j] for k > j. Rows do not depend on each other.
+ * still to come: with H^-1 = U^T U, U upper, column j with the error e leaves W[:, k] -= e U[j, k]
+ * / U[j, j] for k > j. Rows do not depend on each other.
  *
  * U is R^-1, where H = R R^T with R upper: one factorization and one inverse of a triangle, both by
- * GEMMs of blocks, in place of an inverse of H and a factorization of that. The mean of H's diagonal,
- * times `damp`, is added to the diagonal first.
+ * GEMMs of blocks, in place of an inverse of H and a factorization of that. The mean of H's
+ * diagonal, times `damp`, is added to the diagonal first.
  *
- * act_order: columns of the largest H[j, j] go first. Scales are then those of the weight as it was,
- * so that groups are columns that lie side by side whatever the order (compressed-tensors' actorder
+ * act_order: columns of the largest H[j, j] go first. Scales are then those of the weight as it
+ * was, so that groups are columns that lie side by side whatever the order (compressed-tensors'
+ * actorder
  * "weight"), and no loader needs to know of it. Otherwise a group's scale is chosen when its first
  * column is reached.
  *

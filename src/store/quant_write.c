@@ -6,6 +6,7 @@
 #include "store/quant_write.h"
 
 #include "base/fp8.h"
+#include "ir/graph.h"
 #include "ops/cpu/encode.h"
 #include "ops/cpu/nf4.h"
 #include "ops/quantize.h"
@@ -322,12 +323,27 @@ static mx_status fetch(void *ctx, const mx_st_source *s, uint64_t at, void *dst,
     return MX_OK;
 }
 
+static bool is_layer_matrix(const mx_quant_write_options *o, const char *name, int ndim)
+{
+    return ndim == 2 && mx_ends_with(name, ".weight") && strpbrk(name, "0123456789") &&
+           !mx_glob_any(STAYS, name) && !mx_glob_any(o->keep, name);
+}
+
 bool mx_quant_wanted(const mx_quant_write_options *o, const char *name, int ndim,
                      const int64_t *dim)
 {
-    return ndim == 2 && mx_ends_with(name, ".weight") && strpbrk(name, "0123456789") &&
-           !mx_glob_any(STAYS, name) && !mx_glob_any(o->keep, name) &&
-           o->form->takes(dim[0], dim[1], o->group);
+    return is_layer_matrix(o, name, ndim) && o->form->takes(dim[0], dim[1], o->group);
+}
+
+/* A line for the matrices of this name in all layers, once. */
+static void note_unfit(const writing *w, const mx_quant_tensor *t)
+{
+    char name[256], line[400], *all = w->out->unfit;
+    mx_scope_of_all(t->name, name, sizeof name);
+    snprintf(line, sizeof line, "%s (%" PRId64 ", %" PRId64 ")\n", name, t->dim[0], t->dim[1]);
+    size_t have = strlen(all);
+    if (!strstr(all, line) && have + strlen(line) < sizeof w->out->unfit)
+        memcpy(all + have, line, strlen(line) + 1);
 }
 
 const mx_quant_change *mx_quant_change_find(const mx_quant_changes *c, const char *name)
@@ -347,6 +363,8 @@ static int64_t list_sources(const writing *w, const mx_quant_set *set, mx_arena 
     for (int64_t i = 0; i < set->n_tensors; i++) {
         const mx_quant_tensor *t = &set->tensors[i];
         bool plain = !mx_quant_wanted(w->o, t->name, t->ndim, t->dim);
+        if (plain && is_layer_matrix(w->o, t->name, t->ndim))
+            note_unfit(w, t);
         made m = plain ? (made){0} : sized(w, t);
         *(plain ? &w->out->n_kept : &w->out->n_quantized) += 1;
         if (plain && t->ndim == 2 && mx_ends_with(t->name, ".weight"))
@@ -424,8 +442,9 @@ mx_status mx_quant_write(const mx_hf_dir *dir, const char *to, const mx_quant_wr
     if (!mx_quant_find(&set, "lm_head.weight")) /* tied: a module of its own to who loads it */
         json_array_append_new(ignore, json_string("lm_head"));
     if (!out->n_quantized)
-        MX_TRY_OUT(st, mx_fail(MX_INPUT, "%s has no weight that %s takes", dir->path,
-                               o->form->name));
+        MX_TRY_OUT(st, mx_fail(MX_INPUT, "%s has no weight that %s takes%s", dir->path,
+                               o->form->name,
+                               *out->unfit ? "; their rows are no multiple of group_size" : ""));
     json_object_set_new(config, "quantization_config", config_of(o, json_incref(ignore)));
     text = json_dumps(config, JSON_INDENT(2) | JSON_SORT_KEYS);
     mx_hf_extra *extra = MX_NEW_N(&a, mx_hf_extra, o->n_more + 1);

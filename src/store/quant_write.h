@@ -33,6 +33,7 @@ mx_code_kind mx_quant_form_codes(const mx_quant_form *f);
 typedef struct {
     int64_t n_quantized, n_kept; /* weights */
     double bytes_before, bytes_after;
+    char unfit[2048]; /* lines: weights whose size the form does not take, by pattern */
     double error; /* of the quantized weights: root of squared error over squares, all together */
 } mx_quant_written;
 

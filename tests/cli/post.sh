@@ -81,6 +81,18 @@ run distill $tiny $wide dataset_path=$post/chat.jsonl teacher_path=$post/teacher
 run distill $tiny $wide offline_data_dir="$tmp/said" run_name=told max_target_length=32 per_device_batch_size=2 || fail "distill offline_data_dir="
 grep -q '"distill/soft_loss"' "$tmp/runs/told/metrics.jsonl" || fail "distill has no soft loss"
 run help objectives && grep -q '^| maxc grpo |' "$tmp/out" || fail "help objectives"
+# An adapter_config.json that says something else than PEFT's: refused, not taken for the defaults.
+cp -r $post/lora_all "$tmp/strange"
+chmod -R u+w "$tmp/strange"
+for change in 's/"lora_alpha": 16/"lora_alpha": "16"/|lora_alpha must be a number' 's/"lora_alpha": 16/"lora_alpha": 1e308/|lora_alpha is 1e+308' \
+    's/"r": 3/"r": -3/|r is -3; expected 1 or more' 's/"r": 3/"r": [3]/|r must be an integer' 's/"up_proj": 4/"up_proj": "4"/|alpha_pattern has no number' \
+    's/"use_rslora": [a-z]*/"use_rslora": "yes"/|use_rslora must be true or false' 's/"bias": "none"/"bias": 5/|bias must be a text' \
+    's/"layer_replication": null/"layer_replication": [[0, 1]]/|layer_replication is not supported'; do
+    sed "${change%|*}" $post/lora_all/adapter_config.json > "$tmp/strange/adapter_config.json"
+    run generate $post/model adapter="$tmp/strange" prompt=hello max_new_tokens=2 && fail "taken: $change"
+    grep -qF "adapter_config.json: ${change##*|}" "$tmp/out" || fail "not said: $change"
+done
+
 # Bad records of objectives that read prompts: said with their place before a folder is made, or left out. Records with
 # nothing to train on end in an error.
 no_folder() { [ ! -e "$tmp/runs/none" ] || { fail "$1 left a folder"; rm -rf "$tmp/runs/none"; }; }

@@ -185,7 +185,7 @@ static void ahead_request(const family *f, int64_t step, mx_tokens *prompt, mx_r
         return;
     q->sampling.temperature = 1;
     q->sampling.seed = (uint64_t)step;
-    q->max_new = x.v[1] % 16 + 1;
+    q->max_new = x.v[1] % 16; /* none: the prompt is only read */
     q->stop_ids = &stop;
     q->n_stop_ids = x.v[3] % 2;
     prompt->n = x.v[2] % 23 + 1;

@@ -1,4 +1,5 @@
-/* gptq_test.c - GPTQ: its factor against H in double arithmetic, and what rounding with it gains. */
+/* gptq_test.c - GPTQ: its factor against H in double arithmetic, and what rounding with it
+ * gains. */
 #include "../test.h"
 #include "base/arena.h"
 #include "base/fp8.h"
@@ -14,7 +15,8 @@ static float uniform(uint64_t stream, int64_t i)
     return 2 * mx_uniform_f32((uint32_t)mx_hash64(stream, (uint64_t)i)) - 1;
 }
 
-/* Inputs whose channels are mixtures of few causes, of very different size; channel 7 is always 0. */
+/* Inputs whose channels are mixtures of few causes, of very different size; channel 7 is
+ * always 0. */
 static void make_inputs(float *x, float *h)
 {
     for (int64_t t = 0; t < TOKENS; t++)

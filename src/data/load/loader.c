@@ -19,7 +19,8 @@
 #include <time.h>
 #include <xxhash.h>
 
-#define STOP_SECONDS 0.2 /* a request to stop is seen so late, where the first batch is waited for */
+/* So late a request to stop is seen where the first batch is waited for. */
+#define STOP_SECONDS 0.2
 
 void mx_loader_at_copy(mx_loader_at *to, const mx_loader_at *from)
 {

@@ -148,7 +148,8 @@ static void run_keys(const mx_paged *g, const mx_paged_args *p, int64_t n, const
     const int64_t H = a->q_heads, nk = to - from;
     const int64_t v_dim = a->v_row ? a->qk_dim : a->v_dim; /* of a row */
     own.type = g->coded ? MX_NUM_F32 : own.type;
-    float *q = work, *room = work + H * (a->qk_dim + KEYS), *s = work + H * a->qk_dim, *m = part + H * a->v_dim, *l = m + H;
+    float *q = work, *room = work + H * (a->qk_dim + KEYS);
+    float *s = work + H * a->qk_dim, *m = part + H * a->v_dim, *l = m + H;
     for (int64_t i = 0; i < H * a->qk_dim; i++)
         q[i] = float_of(p->q, n * H * a->qk_dim + i, bf16);
     for (int64_t at = from, len; at < to; at += len) {
@@ -228,7 +229,8 @@ static int64_t runs_of(const reach *r)
 }
 
 /* Element i of keys or values, whose rows have `dim`. */
-static double double_of(const mx_paged *g, const void *x, const float *scale, int64_t i, int64_t dim)
+static double double_of(const mx_paged *g, const void *x, const float *scale, int64_t i,
+                        int64_t dim)
 {
     if (!g->coded)
         return ((const double *)x)[i];

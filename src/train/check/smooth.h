@@ -5,8 +5,8 @@
 #include "compile/uses.h"
 #include "train/check/calibrate.h"
 
-/* What a tensor's channels are multiplied by last, and so can be divided by: a norm's weight (d), or
- * the rows of a matrix (d, k). */
+/* What a tensor's channels are multiplied by last, and so can be divided by: a norm's weight (d),
+ * or the rows of a matrix (d, k). */
 typedef struct {
     const char *name; /* NULL: none; the tensor stays as it is */
     double offset;    /* the norm multiplies by its weight plus this */

@@ -5,6 +5,7 @@
  * with an op that falls back to the CPU, or with a collective, is never captured.
  */
 #include "device/cuda/core/context.h"
+#include "device/cuda/core/kernels.h"
 
 #include "base/arena.h"
 #include "base/clock.h"
