@@ -242,7 +242,7 @@ fuzz:
 	@$(MAKE) --no-print-directory MODE=fuzz fuzz-bin
 	@for t in $(FUZZ_BIN:$(B)/fuzz_%=%); do mkdir -p build/fuzz/corpus/$$t; echo "fuzz $$t"; \
 	    build/fuzz/fuzz_$$t -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=4096 -verbosity=0 \
-	        -artifact_prefix=build/fuzz/$$t- -print_final_stats=1 build/fuzz/corpus/$$t tests/fuzz/corpus/$$t \
+	        -artifact_prefix=build/fuzz/$$t- -print_final_stats=1 build/fuzz/corpus/$$t $$(ls -d tests/fuzz/corpus/$$t 2> /dev/null) \
 	        || exit 1; done
 
 # N random settings of all keys, a few steps each; SEED=... repeats them
