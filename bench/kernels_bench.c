@@ -2,8 +2,8 @@
  *
  *     kernels_bench [gemm|gemv|attention|xent|grouped|delta]      everything when no name is given
  *
- * First a loop of independent fused multiply-adds (f32) and bf16 dot products gives the peak, and a
- * copy gives the bandwidth; then every kernel is printed in GFLOP/s or GB/s and as a share of that.
+ * First a loop of independent fused multiply-adds (f32) and bf16 dot products, in AMX's tiles where
+ * there are such, gives the peak, and a copy gives the bandwidth; MX_SIMD=bf16 shows a lower level; then every kernel is printed in GFLOP/s or GB/s and as a share of that.
  * Best of several repetitions: other programs can only make a figure worse.
  */
 #include "base/arena.h"
@@ -73,6 +73,23 @@ typedef float v16f __attribute__((vector_size(64)));
 CHAIN_LOOP(f32_chains, MX_TARGET_V4, FMA)
 CHAIN_LOOP(bf16_chains, MX_TARGET_BF16, DOT)
 
+/* Products of AMX's tiles, four sums in turn. */
+MX_TARGET_BF16 static float tile_chains(void)
+{
+    mx_tile_shape shape = {.palette = 1};
+    for (int i = 0; i < 8; i++)
+        shape.row_bytes[i] = 64, shape.rows[i] = 16;
+    MX_TILES_OPEN(shape);
+    for (int i = 0; i < STEPS; i++) {
+        MX_TILE_BF16(0, 4, 6);
+        MX_TILE_BF16(1, 4, 7);
+        MX_TILE_BF16(2, 5, 6);
+        MX_TILE_BF16(3, 5, 7);
+    }
+    MX_TILES_CLOSE();
+    return 0;
+}
+
 typedef struct {
     double f32, bf16, bytes; /* per second, all threads */
 } peaks;
@@ -90,6 +107,10 @@ static peaks measure_peaks(void)
         BEST(t, _Pragma("omp parallel") { sink = bf16_chains(); });
         p.bf16 = threads * CHAINS * STEPS * 64.0 / t;
     }
+    if (mx_simd_level() >= MX_SIMD_AMX) {
+        BEST(t, _Pragma("omp parallel") { sink = tile_chains(); });
+        p.bf16 = threads * 4 * STEPS * (2.0 * 16 * 16 * 32) / t;
+    }
     (void)sink;
     enum { BIG = 1 << 26 };
     float *a, *b;
@@ -100,8 +121,8 @@ static peaks measure_peaks(void)
     p.bytes = BIG * 8.0 / t;
     mx_free(a);
     mx_free(b);
-    printf("%d threads: FMA peak f32 %.0f, bf16 %.0f GFLOP/s; copy %.1f GB/s\n",
-           omp_get_max_threads(), p.f32 / 1e9, p.bf16 / 1e9, p.bytes / 1e9);
+    printf("%s, %d threads: peak f32 %.0f, bf16 %.0f GFLOP/s; copy %.1f GB/s\n",
+           mx_simd_name(mx_simd_level()), omp_get_max_threads(), p.f32 / 1e9, p.bf16 / 1e9, p.bytes / 1e9);
     return p;
 }
 

@@ -9,8 +9,8 @@
  * MX_CLONES is for loops that the compiler vectorises by itself. What they call must be inlined
  * (MX_INLINE), or it stays baseline code. Kernels that need a fixed register tile are written with
  * compiler vectors (vector_size) and compiled per level with MX_TARGET_V3 (AVX2+FMA), MX_TARGET_V4
- * (AVX-512) and MX_TARGET_BF16 (AVX-512 with VDPBF16PS); mx_simd_level says which one may be
- * called.
+ * (AVX-512) and MX_TARGET_BF16 (AVX-512 with VDPBF16PS, where AMX's tiles may be used
+ * as well); mx_simd_level says which one may be called.
  *
  * Elsewhere than on x86-64 all of it means "baseline", where NEON is already the baseline.
  *
@@ -20,6 +20,7 @@
 #ifndef MX_BASE_SIMD_H
 #define MX_BASE_SIMD_H
 
+#include "base/status.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -35,7 +36,16 @@ typedef enum {
     MX_SIMD_V3 = 3,   /* x86-64-v3: AVX2, FMA */
     MX_SIMD_V4 = 4,   /* x86-64-v4: AVX-512 F BW CD DQ VL */
     MX_SIMD_BF16 = 5, /* v4 and AVX512_BF16 */
+    MX_SIMD_AMX = 6,  /* BF16, AMX with bf16 and int8, and the kernel's permission to use it */
 } mx_simd;
+
+/* The level of this machine, or a lower one that the environment asks for (base, avx2, avx512,
+ * bf16): for tests, and to compare. It chooses among MX_TARGET_ code alone. */
+#define MX_SIMD_VARIABLE "MX_SIMD"
+mx_simd mx_simd_level(void);
+const char *mx_simd_name(mx_simd level);
+/* Fails where the environment asks for a level that is not there. */
+mx_status mx_simd_check(void) MX_MUST_USE;
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define MX_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
@@ -55,16 +65,6 @@ typedef short mx_v32bf16 __attribute__((vector_size(64)));
  * becomes 0. */
 #define MX_BF16_ROUND(out, lo, hi)                                                                 \
     __asm__("vcvtne2ps2bf16 %2, %1, %0" : "=v"(out) : "v"(hi), "v"(lo))
-MX_INLINE mx_simd mx_simd_level(void)
-{
-    if (__builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512dq"))
-        return MX_SIMD_BF16;
-    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")
-        && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512cd"))
-        return MX_SIMD_V4;
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? MX_SIMD_V3
-                                                                           : MX_SIMD_BASE;
-}
 #else
 #define MX_CLONES
 #define MX_TARGET_V3
@@ -72,10 +72,41 @@ MX_INLINE mx_simd mx_simd_level(void)
 #define MX_TARGET_BF16
 #define MX_BF16_DOT(acc, a, b) ((void)(a), (void)(b), (acc)) /* never called at this level */
 #define MX_BF16_ROUND(out, lo, hi) ((void)(lo), (void)(hi), (out) = (mx_v32i16){0}) /* nor this */
-MX_INLINE mx_simd mx_simd_level(void)
-{
-    return MX_SIMD_BASE;
-}
+#endif
+
+/* AMX: eight tiles of 16 rows of 64 bytes, here by their numbers. A thread sets their shape before
+ * it uses them and gives them up afterwards; `shape` is 64 bytes, see mx_tile_shape. A tile of
+ * pairs of bf16 (a, 16 rows of k) times one (b, [pair of k][16 columns]) adds to 16 x 16 floats.
+ * The order of such a sum: even elements of k by one chain of fused multiply-adds from 0, odd ones
+ * by another, the two added, and that added to the float. Subnormal numbers count as 0. */
+typedef struct {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} mx_tile_shape __attribute__((aligned(64)));
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define MX_TILES_OPEN(shape) __asm__ volatile("ldtilecfg %0" : : "m"(shape))
+#define MX_TILES_CLOSE() __asm__ volatile("tilerelease")
+#define MX_TILE_ZERO(t) __asm__ volatile("tilezero %%tmm" #t : :)
+#define MX_TILE_LOAD(t, p, stride)                                                                 \
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t : : "r"(p), "r"((int64_t)(stride)))
+#define MX_TILE_STORE(t, p, stride)                                                                \
+    __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)"                                           \
+                     :                                                                             \
+                     : "r"(p), "r"((int64_t)(stride))                                              \
+                     : "memory")
+#define MX_TILE_BF16(c, a, b)                                                                      \
+    __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c : :)
+/* What was stored before is in memory, where tiles are loaded from. */
+#define MX_TILE_FENCE() __asm__ volatile("" : : : "memory")
+#else
+#define MX_TILES_OPEN(shape) ((void)(shape))
+#define MX_TILES_CLOSE() ((void)0)
+#define MX_TILE_ZERO(t) ((void)0)
+#define MX_TILE_LOAD(t, p, stride) ((void)(p), (void)(stride))
+#define MX_TILE_STORE(t, p, stride) ((void)(p), (void)(stride))
+#define MX_TILE_BF16(c, a, b) ((void)0)
+#define MX_TILE_FENCE() ((void)0)
 #endif
 
 /* Lanes of two vectors by number; `type` is the vector of integers of the same shape. */

@@ -146,7 +146,9 @@ static mx_status open_engine(load *l, const mx_invocation *inv, const mx_model_r
                             .device = mx_config_text(c, "device"),
                             .n_threads = (int)mx_config_int(c, "num_threads"),
                             .sequences = l->concurrency,
+                            .step_tokens = mx_config_int(c, "prefill_chunk_size"),
                             .max_length = most * (l->input + l->output),
+                            .memory_share = mx_config_float(c, "gpu_memory_utilization"),
                             .no_prefix_cache = true};
     MX_TRY(mx_compute_dtype(c, NULL, &eo.compute));
     MX_TRY(mx_engine_open(&l->engine, &eo));

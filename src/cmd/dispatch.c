@@ -13,9 +13,11 @@
  */
 #include "cmd/verb.h"
 
+#include "base/clock.h"
 #include "base/reserve.h"
 #include "base/signals.h"
-#include "dist/launch.h"
+#include "base/simd.h"
+#include "dist/rendezvous.h"
 #include <ctype.h>
 #include <errno.h>
 #include <limits.h>
@@ -23,6 +25,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+/* How long another rank with a bad configuration waits to see whether the first one listens. */
+enum { FIRST_RANK_S = 5 };
 
 const mx_verb *mx_verb_find(const char *name)
 {
@@ -32,7 +37,6 @@ const mx_verb *mx_verb_find(const char *name)
     return NULL;
 }
 
-/* likewise */
 static const mx_verb *verb_nearest(const char *name)
 {
     const mx_verb *best = NULL;
@@ -206,6 +210,28 @@ static bool leads(void)
     return first;
 }
 
+/* What is wrong with the command line or the configuration is so on every rank: the first says it,
+ * the others end with its status. Where the first listens it found nothing wrong, and this rank was
+ * started with something else, which it says itself. */
+static mx_status said_by_one(const mx_verb *verb, mx_status st)
+{
+    mx_launch p;
+    const mx_key *of_ranks = find_key(verb, "rendezvous_secret");
+    if (!of_ranks || !mx_verb_reads(verb, of_ranks))
+        return st;
+    mx_status found = mx_launch_find(&p, getenv);
+    bool follows = !found && p.rank > 0;
+    mx_status_free(found);
+    if (!follows)
+        return st;
+    mx_wait wait = {.deadline = mx_clock_now() + FIRST_RANK_S, .alarm = -1};
+    if (mx_rendezvous_answers(&p, &wait))
+        return mx_status_wrap(st, "rank %d, unlike rank 0", p.rank);
+    mx_code code = mx_status_code(st);
+    mx_status_free(st);
+    return mx_fail(code, "%s", "");
+}
+
 /* The configuration file: the user's, or one of the program's own recipes. A base.yml that is not
  * there is the program's own (base/config_files.c). */
 static mx_status find_file(command *c, const char *home)
@@ -224,12 +250,15 @@ static mx_status find_file(command *c, const char *home)
     return st;
 }
 
-static mx_status run_verb(command *c, int argc, char **argv, char **environment)
+/* Gives NULL for a verb without keys. */
+static mx_status configure(command *c, const char *home, char **environment, mx_config **out)
 {
-    char home[4096];
-    mx_config_home(home, sizeof home);
+    *out = NULL;
+    MX_TRY(mx_simd_check());
     if (c->file)
-        MX_TRY(find_file(c, *home ? home : NULL));
+        MX_TRY(find_file(c, home));
+    if (c->verb->takes_no_keys)
+        return MX_OK;
     const mx_key **elsewhere = MX_NEW_N(c->arena, const mx_key *, mx_verb_count + 1);
     for (int i = 0, n = 0; i < mx_verb_count; i++)
         if (mx_verb_table[i]->keys)
@@ -245,27 +274,36 @@ static mx_status run_verb(command *c, int argc, char **argv, char **environment)
         .elsewhere = elsewhere,
         .user = c->verb->name,
         .like = like,
-        .home = *home ? home : NULL,
+        .home = home,
         .file = c->file,
         .args = c->settings,
         .n_args = c->n_settings,
         .environment = environment,
     };
+    return mx_config_load(out, &request);
+}
+
+static mx_status run_verb(command *c, int argc, char **argv, char **environment)
+{
+    char buf[4096];
+    const char *home = mx_config_home(buf, sizeof buf);
+    mx_config *config;
+    home = *home ? home : NULL;
+    mx_status st = configure(c, home, environment, &config);
+    if (st)
+        return said_by_one(c->verb, st);
     mx_invocation inv = {
         .verb = c->verb,
+        .config = config,
         .args = c->args,
         .n_args = c->n_args,
         .file = c->file,
-        .home = request.home,
+        .home = home,
         .command_line = command_line(c->arena, argc, argv),
     };
-    mx_config *config = NULL;
-    if (!c->verb->takes_no_keys)
-        MX_TRY(mx_config_load(&config, &request));
     if (config && leads())
         fputs(mx_config_notes(config), stderr);
-    inv.config = config;
-    mx_status st = mx_memory_check();
+    st = mx_memory_check();
     if (!st)
         st = c->verb->run(&inv);
     mx_config_free(config);
@@ -303,8 +341,7 @@ static mx_status dispatch_in(mx_arena *arena, int argc, char **argv, char **envi
     }
     if (!st)
         st = check_arguments(&c);
-    if (!st)
-        st = run_verb(&c, argc, argv, environment);
+    st = st ? said_by_one(verb, st) : run_verb(&c, argc, argv, environment);
     return *mx_status_text(st) ? mx_status_wrap(st, "maxc %s", verb->name) : st;
 }
 

@@ -65,16 +65,6 @@ typedef struct {
     char plugin[4096]; /* the CUDA plug-in; empty: none was built */
 } report;
 
-/* The instructions our own kernels run with on this machine. */
-static const char *kernel_level(void)
-{
-    mx_simd l = mx_simd_level();
-    return l >= MX_SIMD_BF16 ? "AVX-512 BF16"
-           : l >= MX_SIMD_V4 ? "AVX-512"
-           : l >= MX_SIMD_V3 ? "AVX2"
-                             : "baseline";
-}
-
 static bool is_missing(const report *r, int i)
 {
     return !r->found[i].found && (!mx_libraries[i].needs_gpu || r->machine.nvidia_devices > 0);
@@ -127,8 +117,8 @@ static json_t *to_json(const report *r)
         "cores_usable", m->cores_usable, "quota", m->cpu_quota, "memory", "total_bytes",
         (json_int_t)m->memory_bytes, "free_bytes", (json_int_t)m->free_bytes, "limit_bytes",
         (json_int_t)m->limit_bytes, "kernel", m->kernel, "open_files", (json_int_t)m->open_files,
-        "shm_bytes", (json_int_t)m->shm_bytes, "kernels", kernel_level(), "cuda_plugin", r->plugin,
-        "libraries", libraries, "gpus", gpus, "advice", advice(r));
+        "shm_bytes", (json_int_t)m->shm_bytes, "kernels", mx_simd_name(mx_simd_level()),
+        "cuda_plugin", r->plugin, "libraries", libraries, "gpus", gpus, "advice", advice(r));
 }
 
 static void print_text(const report *r)
@@ -143,7 +133,7 @@ static void print_text(const report *r)
     printf(m->limit_bytes ? ", limit %s\n" : "\n",
            mx_format_bytes(c, sizeof c, (double)m->limit_bytes));
     printf("system    %s, %lld open files\n", m->kernel, (long long)m->open_files);
-    printf("kernels   %s\n", kernel_level());
+    printf("kernels   %s\n", mx_simd_name(mx_simd_level()));
     for (int i = 0; i < r->n_gpus; i++)
         printf("gpu %-3d   %s, %s, compute %d.%d\n", i, r->gpus[i].name,
                mx_format_bytes(a, sizeof a, (double)r->gpus[i].memory_bytes), r->gpus[i].major,

@@ -274,6 +274,7 @@ static void print_rewards(void)
     for (int i = 0; i < mx_reward_count; i++)
         printf("| %s | %s |\n", mx_reward_table[i]->name, mx_reward_table[i]->doc);
     printf("| reward_model_path=DIR | the score of a reward model |\n");
+    printf("| reward_library=FILE | what a shared library says: include/maxc_reward.h |\n");
     printf("| reward_command=PROGRAM | what the program says |\n");
 }
 

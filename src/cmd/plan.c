@@ -221,7 +221,7 @@ static mx_status apply_objective(const mx_invocation *inv, mx_model_spec *m, mx_
         MX_TRY(o->objective->adapt(m));
     if (o->objective->read)
         MX_TRY(o->objective->read(inv->config, a, &o->settings));
-    mx_objective_apply(o->objective, o->settings, q);
+    mx_objective_apply(o->objective, o->settings, inv->config, q);
     *o = (mx_objective_run){.objective = o->objective,
                             .settings = o->settings,
                             .config = inv->config,

@@ -152,6 +152,7 @@ static mx_status run(mx_invocation *inv)
                             .step_tokens = mx_config_int(c, "prefill_chunk_size"),
                             .max_length = mx_config_int(c, "max_model_len"),
                             .cache_tokens = mx_config_int(c, "cache_tokens"),
+                            .memory_share = mx_config_float(c, "gpu_memory_utilization"),
                             .draft_tokens = mx_config_int(c, "speculative_tokens"),
                             .mtp = strcmp(mx_config_text(c, "speculative_method"), "mtp") == 0,
                             .no_prefix_cache = !mx_config_bool(c, "enable_prefix_caching"),

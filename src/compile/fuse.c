@@ -10,32 +10,21 @@
  * and a group that turns out to wait for itself is split again.
  *
  * The group runs where its last member stood. The scheduler moves what has to wait for it.
+ * clusters.c makes the nodes.
  */
 #include "compile/compile.h"
 
-#include "compile/uses.h"
+#include "compile/clusters.h"
 #include "ops.h"
-#include "ops/group.h"
 #include <string.h>
 
 enum { EXT_LIMIT = MX_MAX_IN, SEARCH_LIMIT = 512, JOIN_LIMIT = 8 };
 
-typedef struct cluster cluster;
-struct cluster {
-    cluster *into;    /* merged into; NULL: alive */
-    mx_node **member; /* in execution order */
-    int n, cap;
-    int seen; /* number of the last search that passed through it */
-    mx_shape space;
-};
-
 typedef struct {
-    mx_graph *g;
-    cluster **of;      /* by node id; NULL: in none */
-    cluster **read_by; /* by node id: the last group that read it from outside, over its space */
-    mx_uses uses;
-    int *at;           /* by node id: place in the order of execution */
-    int *seen;         /* by node id: number of the last search that passed */
+    mx_clusters clusters;
+    mx_cluster **read_by; /* by node id: the last group that read it from outside, over its space */
+    int *at;              /* by node id: place in the order of execution */
+    int *seen;            /* by node id: number of the last search that passed */
     int search;
     int *stack;
     mx_edges before;
@@ -44,37 +33,17 @@ typedef struct {
 
 /* Groups that a node would make one of. */
 typedef struct {
-    cluster *c[JOIN_LIMIT];
+    mx_cluster *c[JOIN_LIMIT];
     int n;
     mx_shape space;
 } joint;
-
-static cluster *alive(cluster *c)
-{
-    while (c && c->into)
-        c = c->into;
-    return c;
-}
-
-static cluster *cluster_of(const fuser *f, const mx_node *n)
-{
-    return alive(f->of[n->id]);
-}
 
 static bool same_space(const mx_shape *a, const mx_shape *b)
 {
     return a->ndim == b->ndim && memcmp(a->dim, b->dim, sizeof(int64_t) * (size_t)a->ndim) == 0;
 }
 
-static int64_t elements(const mx_shape *s)
-{
-    int64_t n = 1;
-    for (int i = 0; i < s->ndim; i++)
-        n *= s->dim[i];
-    return n;
-}
-
-static bool inside(const joint *j, const cluster *c)
+static bool inside(const joint *j, const mx_cluster *c)
 {
     for (int q = 0; c && q < j->n; q++)
         if (j->c[q] == c)
@@ -91,7 +60,7 @@ static int count_ext(const fuser *f, const joint *j, const mx_node *n)
         for (int m = 0; m < (k < j->n ? j->c[k]->n : 1); m++) {
             const mx_node *x = k < j->n ? j->c[k]->member[m] : n;
             for (int i = 0; i < x->n_in; i++) {
-                bool known = inside(j, cluster_of(f, x->in[i]));
+                bool known = inside(j, mx_cluster_of(&f->clusters, x->in[i]));
                 for (int q = 0; q < n_seen && !known; q++)
                     known = seen[q] == x->in[i];
                 if (known)
@@ -118,7 +87,7 @@ static bool follow(fuser *f, search *s, int x, bool from_outside)
 {
     for (int e = f->before.start[x]; e < f->before.start[x + 1]; e++) {
         int y = f->before.node[e];
-        cluster *c = alive(f->of[y]);
+        mx_cluster *c = mx_cluster_alive(f->clusters.of[y]);
         if (inside(s->inside, c)) {
             if (from_outside)
                 return false;
@@ -150,7 +119,7 @@ static bool depends_on_itself(fuser *f, const joint *j, const mx_node *n)
             fine = follow(f, &s, j->c[q]->member[m]->id, false);
     while (s.depth && fine) {
         int x = f->stack[--s.depth];
-        const cluster *c = alive(f->of[x]);
+        const mx_cluster *c = mx_cluster_alive(f->clusters.of[x]);
         if (!c)
             fine = follow(f, &s, x, true);
         for (int m = 0; c && m < c->n && fine; m++)
@@ -163,10 +132,11 @@ static bool depends_on_itself(fuser *f, const joint *j, const mx_node *n)
 
 /* A member whose result is a column sum cannot be read inside: the sum is there when the group has
  * run. */
-static bool reads_a_sum(const fuser *f, const cluster *c, const mx_node *n)
+static bool reads_a_sum(const fuser *f, const mx_cluster *c, const mx_node *n)
 {
     for (int i = 0; i < n->n_in; i++)
-        if (n->in[i] && cluster_of(f, n->in[i]) == c && mx_group_sums_columns(n->in[i]))
+        if (n->in[i] && mx_cluster_of(&f->clusters, n->in[i]) == c &&
+            mx_group_sums_columns(n->in[i]))
             return true;
     return false;
 }
@@ -185,13 +155,13 @@ static const mx_shape *wider(const mx_shape *a, const mx_shape *b)
 {
     if (same_space(a, b))
         return a;
-    int64_t na = elements(a), nb = elements(b);
+    int64_t na = mx_cluster_elements(a), nb = mx_cluster_elements(b);
     const mx_shape *wide = na > nb ? a : b;
     int64_t cols = wide->ndim ? wide->dim[wide->ndim - 1] : 1;
     return (na < nb ? na : nb) * cols == (na > nb ? na : nb) ? wide : NULL;
 }
 
-static bool accepts_all(const cluster *c, const mx_shape *space)
+static bool accepts_all(const mx_cluster *c, const mx_shape *space)
 {
     for (int m = 0; m < c->n; m++)
         if (!mx_group_accepts(c->member[m], space))
@@ -219,7 +189,7 @@ static bool fits_together(fuser *f, joint *j, const mx_node *n)
     return count_ext(f, j, n) <= EXT_LIMIT && !depends_on_itself(f, j, n);
 }
 
-static void try_to_join(fuser *f, joint *j, cluster *c, const mx_node *n)
+static void try_to_join(fuser *f, joint *j, mx_cluster *c, const mx_node *n)
 {
     if (!c || inside(j, c) || j->n == JOIN_LIMIT)
         return;
@@ -232,28 +202,29 @@ static void try_to_join(fuser *f, joint *j, cluster *c, const mx_node *n)
 }
 
 /* The groups that n can join together: those it reads, then those that read what it reads. A
- * column sum joins a group that makes or reads what it sums; alone it stays what it is (emit). */
+ * column sum joins a group that makes or reads what it sums; alone it stays what it is: clusters.c
+ * makes no node of it. */
 static joint find_joint(fuser *f, const mx_node *n)
 {
     joint j = {.space = mx_group_space(n)};
     for (int i = 0; i < n->n_in; i++)
-        try_to_join(f, &j, cluster_of(f, n->in[i]), n);
+        try_to_join(f, &j, mx_cluster_of(&f->clusters, n->in[i]), n);
     for (int i = 0; i < n->n_in; i++) {
-        cluster *c = alive(f->read_by[n->in[i]->id]);
+        mx_cluster *c = mx_cluster_alive(f->read_by[n->in[i]->id]);
         if (c && same_space(&c->space, &j.space))
             try_to_join(f, &j, c, n);
     }
     return j;
 }
 
-static void add_member(cluster *c, mx_node *n)
+static void add_member(mx_cluster *c, mx_node *n)
 {
     MX_GROW(c->member, c->n, c->cap);
     c->member[c->n++] = n;
 }
 
 /* b's members into a, keeping execution order (both lists have it). */
-static void merge(const fuser *f, cluster *a, cluster *b)
+static void merge(const fuser *f, mx_cluster *a, mx_cluster *b)
 {
     for (int i = 0; i < b->n; i++) {
         add_member(a, b->member[i]);
@@ -277,14 +248,15 @@ static void visit(fuser *f, mx_node *n, mx_arena *scratch)
     joint j = {.space = mx_group_space(n)};
     if (f->merge)
         j = find_joint(f, n);
-    cluster *c = j.n ? j.c[0] : MX_NEW(scratch, cluster);
+    mx_cluster *c = j.n ? j.c[0] : MX_NEW(scratch, mx_cluster);
     c->space = j.space;
     for (int q = 1; q < j.n; q++)
         merge(f, c, j.c[q]);
     add_member(c, n);
-    f->of[n->id] = c;
+    f->clusters.of[n->id] = c;
     for (int i = 0; i < n->n_in; i++)
-        if (cluster_of(f, n->in[i]) != c && mx_type_count(&n->in[i]->type) == elements(&c->space))
+        if (mx_cluster_of(&f->clusters, n->in[i]) != c &&
+            mx_type_count(&n->in[i]->type) == mx_cluster_elements(&c->space))
             f->read_by[n->in[i]->id] = c;
 }
 
@@ -300,14 +272,14 @@ typedef struct {
 /* What must run before the frame's node or group, one after the other; -1: that was all. */
 static int next_before(const fuser *f, frame *at)
 {
-    const cluster *c = alive(f->of[at->id]);
+    const mx_cluster *c = mx_cluster_alive(f->clusters.of[at->id]);
     for (;; at->m++, at->e = 0) {
         if (at->m == (c ? c->n : 1))
             return -1;
         int x = c ? c->member[at->m]->id : at->id;
         while (at->e < f->before.start[x + 1] - f->before.start[x]) {
             int y = f->before.node[f->before.start[x] + at->e++];
-            const cluster *of = alive(f->of[y]);
+            const mx_cluster *of = mx_cluster_alive(f->clusters.of[y]);
             if (!c || of != c)
                 return of ? of->member[0]->id : y;
         }
@@ -316,12 +288,12 @@ static int next_before(const fuser *f, frame *at)
 
 /* The group that was closed last among those of a cycle that ends the stack and comes back to
  * `id`. */
-static cluster *latest_of(const fuser *f, const frame *stack, int depth, int id)
+static mx_cluster *latest_of(const fuser *f, const frame *stack, int depth, int id)
 {
-    cluster *latest = NULL;
+    mx_cluster *latest = NULL;
     int closed = -1;
     for (int i = depth - 1; i >= 0; i--) {
-        cluster *c = alive(f->of[stack[i].id]);
+        mx_cluster *c = mx_cluster_alive(f->clusters.of[stack[i].id]);
         int at = c ? f->at[c->member[c->n - 1]->id] : -1;
         if (at > closed) {
             latest = c;
@@ -335,10 +307,10 @@ static cluster *latest_of(const fuser *f, const frame *stack, int depth, int id)
 }
 
 /* A group on a cycle, found depth first from this node or group; NULL: there is none. */
-static cluster *find_cycle(const fuser *f, int from, char *state, frame *stack)
+static mx_cluster *find_cycle(const fuser *f, int from, char *state, frame *stack)
 {
     int depth = 0;
-    const cluster *own = alive(f->of[from]);
+    const mx_cluster *own = mx_cluster_alive(f->clusters.of[from]);
     from = own ? own->member[0]->id : from;
     if (state[from] == NEW) {
         state[from] = OPEN;
@@ -358,188 +330,29 @@ static cluster *find_cycle(const fuser *f, int from, char *state, frame *stack)
     return NULL;
 }
 
-static void take_apart(fuser *f, cluster *c, mx_arena *scratch)
+static void take_apart(fuser *f, mx_cluster *c, mx_arena *scratch)
 {
     for (int m = 0; m < c->n; m++) {
-        cluster *one = MX_NEW(scratch, cluster);
-        *one = (cluster){.space = mx_group_space(c->member[m])};
+        mx_cluster *one = MX_NEW(scratch, mx_cluster);
+        *one = (mx_cluster){.space = mx_group_space(c->member[m])};
         add_member(one, c->member[m]);
-        f->of[c->member[m]->id] = one;
+        f->clusters.of[c->member[m]->id] = one;
     }
     mx_free(c->member);
-    *c = (cluster){0};
+    *c = (mx_cluster){0};
 }
 
 static void break_cycles(fuser *f, mx_node *const *order, int n, mx_arena *scratch)
 {
-    char *state = MX_NEW_N(scratch, char, f->g->n_nodes);
+    char *state = MX_NEW_N(scratch, char, f->clusters.g->n_nodes);
     frame *stack = MX_NEW_N(scratch, frame, n + 1);
     for (int i = 0; i < n; i++) {
-        cluster *c = find_cycle(f, order[i]->id, state, stack);
+        mx_cluster *c = find_cycle(f, order[i]->id, state, stack);
         if (!c)
             continue;
         take_apart(f, c, scratch);
-        memset(state, NEW, (size_t)f->g->n_nodes);
+        memset(state, NEW, (size_t)f->clusters.g->n_nodes);
         i = -1;
-    }
-}
-
-/* --- emitting --- */
-
-static bool leaves(const fuser *f, const mx_node *n, const int *inside_uses)
-{
-    return mx_uses_count(&f->uses, n) > inside_uses[n->id];
-}
-
-static int value_number(const mx_group *g, mx_node *const *ext, const cluster *c, const mx_node *x)
-{
-    for (int i = 0; i < g->n_ext; i++)
-        if (ext[i] == x)
-            return i;
-    for (int i = 0; i < c->n; i++)
-        if (c->member[i] == x)
-            return g->n_ext + i;
-    return -1;
-}
-
-static void emit(fuser *f, cluster *c, const int *inside_uses)
-{
-    mx_group *g = MX_NEW(&f->g->arena, mx_group);
-    mx_node *ext[MX_MAX_IN], *result[MX_MAX_OUT];
-    g->space = c->space;
-    for (int m = 0; m < c->n; m++)
-        for (int i = 0; i < c->member[m]->n_in; i++) {
-            mx_node *x = c->member[m]->in[i];
-            if (cluster_of(f, x) == c || value_number(g, ext, &(cluster){0}, x) >= 0)
-                continue;
-            g->ext[g->n_ext] = x->type;
-            ext[g->n_ext++] = x;
-        }
-    for (int m = 0; m < c->n; m++) {
-        const mx_node *n = c->member[m];
-        mx_group_step *s = &g->step[g->n_steps++];
-        *s = (mx_group_step){n->op, n->attr, n->n_in, {0}, n->type};
-        for (int i = 0; i < n->n_in; i++)
-            s->in[i] = value_number(g, ext, c, n->in[i]);
-        if (leaves(f, n, inside_uses)) {
-            result[g->n_out] = c->member[m];
-            g->out[g->n_out++] = g->n_ext + m;
-        }
-    }
-    mx_node *last = c->member[c->n - 1];
-    f->g->seq = last->seq;
-    const char *scope = f->g->scope;
-    f->g->scope = last->scope;
-    mx_node *fused = mx_fused(f->g, g, ext);
-    fused->recomputed = last->recomputed;
-    for (int k = 0; k < g->n_out; k++) {
-        mx_node *out = mx_output(f->g, fused, k);
-        if (!out->name)
-            out->name = result[k]->name;
-        mx_node_forward(result[k], out);
-    }
-    f->g->scope = scope;
-    f->g->seq = -1;
-}
-
-static bool in_piece(const cluster *piece, const mx_node *x)
-{
-    for (int m = 0; m < piece->n; m++)
-        if (piece->member[m] == x)
-            return true;
-    return false;
-}
-
-static int distinct_inputs(const cluster *piece)
-{
-    const mx_node *seen[MX_MAX_IN + 1];
-    int n = 0;
-    for (int m = 0; m < piece->n; m++)
-        for (int i = 0; i < piece->member[m]->n_in; i++) {
-            const mx_node *x = piece->member[m]->in[i];
-            bool known = in_piece(piece, x);
-            for (int q = 0; q < n && !known; q++)
-                known = seen[q] == x;
-            if (known)
-                continue;
-            if (n == MX_MAX_IN)
-                return n + 1;
-            seen[n++] = x;
-        }
-    return n;
-}
-
-/* Uses of the members by each other; sign -1 takes them back. */
-static void count_uses(const cluster *piece, int *uses, int sign)
-{
-    for (int m = 0; m < piece->n; m++)
-        for (int i = 0; i < piece->member[m]->n_in; i++)
-            if (in_piece(piece, piece->member[m]->in[i]))
-                uses[piece->member[m]->in[i]->id] += sign;
-}
-
-/* Can the piece be a node? Gives it its space. */
-static bool is_within_limits(const fuser *f, cluster *piece, int *uses)
-{
-    int n_out = 0;
-    piece->space = mx_group_space(piece->member[0]);
-    for (int m = 1; m < piece->n; m++) {
-        mx_shape space = mx_group_space(piece->member[m]);
-        if (elements(&space) > elements(&piece->space))
-            piece->space = space;
-    }
-    for (int m = 0; m < piece->n && piece->n > 1; m++)
-        if (!mx_group_accepts(piece->member[m], &piece->space))
-            return false;
-    count_uses(piece, uses, 1);
-    for (int m = 0; m < piece->n; m++)
-        n_out += leaves(f, piece->member[m], uses);
-    count_uses(piece, uses, -1);
-    return n_out <= MX_MAX_OUT && distinct_inputs(piece) <= MX_MAX_IN;
-}
-
-static void emit_piece(fuser *f, cluster *piece, int *uses)
-{
-    cluster *own[MX_GROUP_STEPS]; /* perhaps merged into the group, and still owner of its list */
-    int n_sums = 0;
-    for (int m = 0; m < piece->n; m++)
-        n_sums += mx_group_sums_columns(piece->member[m]);
-    if (n_sums == piece->n)
-        return; /* sums alone: their op has a kernel of its own */
-    for (int m = 0; m < piece->n; m++) {
-        own[m] = f->of[piece->member[m]->id];
-        f->of[piece->member[m]->id] = piece;
-    }
-    count_uses(piece, uses, 1);
-    emit(f, piece, uses);
-    count_uses(piece, uses, -1);
-    for (int m = 0; m < piece->n; m++)
-        f->of[piece->member[m]->id] = own[m];
-}
-
-/* A group with more results than a node can have is emitted in pieces, each as long as it may be.
- */
-static void emit_within_limits(fuser *f, cluster *c, const int *inside_uses)
-{
-    int n_out = 0, n_sums = 0;
-    for (int m = 0; m < c->n; m++) {
-        n_out += leaves(f, c->member[m], inside_uses);
-        n_sums += mx_group_sums_columns(c->member[m]);
-    }
-    if (n_sums == c->n)
-        return;
-    if (n_out <= MX_MAX_OUT) {
-        emit(f, c, inside_uses);
-        return;
-    }
-    int *uses = MX_NEW_N(&f->g->arena, int, f->g->n_nodes);
-    for (int from = 0; from < c->n;) {
-        cluster piece = {.member = c->member + from, .n = c->n - from};
-        while (piece.n > 1 && !is_within_limits(f, &piece, uses))
-            piece.n--;
-        (void)is_within_limits(f, &piece, uses);
-        emit_piece(f, &piece, uses);
-        from += piece.n;
     }
 }
 
@@ -548,15 +361,14 @@ void mx_pass_fuse(mx_graph *g, bool merge_)
     mx_arena scratch = {0};
     int n, n_nodes = g->n_nodes;
     mx_node **order = mx_graph_order(g, &scratch, &n);
-    fuser f = {.g = g,
-               .of = MX_NEW_N(&scratch, cluster *, n_nodes),
-               .read_by = MX_NEW_N(&scratch, cluster *, n_nodes),
+    fuser f = {.clusters = {.g = g, .of = MX_NEW_N(&scratch, mx_cluster *, n_nodes)},
+               .read_by = MX_NEW_N(&scratch, mx_cluster *, n_nodes),
                .at = MX_NEW_N(&scratch, int, n_nodes),
                .seen = MX_NEW_N(&scratch, int, n_nodes),
                .stack = MX_NEW_N(&scratch, int, SEARCH_LIMIT),
                .before = mx_graph_before(g, &scratch),
                .merge = merge_};
-    mx_uses_init(&f.uses, g);
+    mx_uses_init(&f.clusters.uses, g);
     for (int i = 0; i < n; i++) {
         order[i]->seq = i; /* positions, so that seq is also the order */
         f.at[order[i]->id] = i;
@@ -565,26 +377,16 @@ void mx_pass_fuse(mx_graph *g, bool merge_)
         visit(&f, order[i], &scratch);
     if (merge_)
         break_cycles(&f, order, n, &scratch);
-    int *uses = MX_NEW_N(&scratch, int, n_nodes);
-    for (int i = 0; i < n; i++)
-        for (int k = 0; k < order[i]->n_in; k++)
-            if (order[i]->in[k] && cluster_of(&f, order[i]) &&
-                cluster_of(&f, order[i]) == cluster_of(&f, order[i]->in[k]))
-                uses[order[i]->in[k]->id]++;
+    mx_clusters_emit(&f.clusters, order, n, &scratch);
     for (int i = 0; i < n; i++) {
-        cluster *c = cluster_of(&f, order[i]);
-        if (c && c->n && c->member[c->n - 1] == order[i])
-            emit_within_limits(&f, c, uses);
-    }
-    for (int i = 0; i < n; i++) {
-        cluster *c = f.of[order[i]->id];
+        mx_cluster *c = f.clusters.of[order[i]->id];
         if (c) {
             mx_free(c->member);
             c->member = NULL;
         }
     }
     mx_graph_resolve(g);
-    mx_uses_fini(&f.uses);
+    mx_uses_fini(&f.clusters.uses);
     mx_arena_fini(&scratch);
 }
 

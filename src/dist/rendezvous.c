@@ -59,3 +59,19 @@ int mx_rendezvous_connect(const mx_launch *p, const mx_wait *w, struct sockaddr_
     bool known;
     return try_addresses(p, 0, w, at, &known, why);
 }
+
+bool mx_rendezvous_answers(const mx_launch *p, const mx_wait *w)
+{
+    char why[MX_RENDEZVOUS_WHY];
+    struct sockaddr_storage at;
+    for (;;) {
+        int fd = mx_rendezvous_connect(p, w, &at, why);
+        if (fd >= 0) {
+            mx_socket_close(&fd);
+            return true;
+        }
+        if (mx_wait_is_over(w))
+            return false;
+        mx_rendezvous_pause();
+    }
+}

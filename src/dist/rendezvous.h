@@ -15,6 +15,8 @@ mx_status mx_rendezvous_listen(const mx_launch *p, int backlog, const mx_wait *w
  * `why` says. */
 int mx_rendezvous_connect(const mx_launch *p, const mx_wait *w, struct sockaddr_storage *at,
                      char why[MX_RENDEZVOUS_WHY]);
+/* Whether rank 0 listens there before the wait is over. */
+bool mx_rendezvous_answers(const mx_launch *p, const mx_wait *w);
 /* Between two attempts. */
 void mx_rendezvous_pause(void);
 

@@ -236,15 +236,15 @@ static mx_status compute(mx_pipeline *p, const mx_action *a, int part, const mx_
     return last ? feed->read(feed->ctx, a->microbatch, e) : MX_OK;
 }
 
-/* What is sent, and where it lies on a device with memory of its own: it then goes through
- * the mirror, at the same place. */
+/* What is sent or received. On a device with memory of its own it is staged in the mirror, host
+ * memory as large as the slots, at the same offset. */
 typedef struct {
     mx_message m;
-    mx_device_buffer there; /* no handle: the message is where it belongs */
-} parcel;
+    mx_device_buffer there; /* on that device; no handle: nothing is staged */
+} staged_message;
 
 /* A message between chunks `upper` - 1 and `upper`. */
-static parcel message(const mx_pipeline *p, const mx_action *a, int upper, bool grad)
+static staged_message message(const mx_pipeline *p, const mx_action *a, int upper, bool grad)
 {
     int i = a->chunk / p->how.stages, other = a->chunk == upper ? upper - 1 : upper;
     const mx_stage_chunk *c = &p->chunk[i];
@@ -253,10 +253,11 @@ static parcel message(const mx_pipeline *p, const mx_action *a, int upper, bool 
                                                   : (grad ? &c->grad_in : &c->out);
     mx_device_buffer b = mx_device_range(slot_of(p, i, a->slot), (size_t)m->at, (size_t)m->bytes);
     char *mirror = p->mirror[i];
-    parcel it = {.m = {.peer = other % p->how.stages,
-                       .tag = ((int64_t)upper * 2 + grad) * p->how.microbatches + a->microbatch,
-                       .data = mirror ? mirror + b.offset - p->slots[i].offset : d->address(d, b),
-                       .bytes = (size_t)m->bytes}};
+    staged_message it = {
+        .m = {.peer = other % p->how.stages,
+              .tag = ((int64_t)upper * 2 + grad) * p->how.microbatches + a->microbatch,
+              .data = mirror ? mirror + b.offset - p->slots[i].offset : d->address(d, b),
+              .bytes = (size_t)m->bytes}};
     if (mirror)
         it.there = b;
     return it;
@@ -264,7 +265,7 @@ static parcel message(const mx_pipeline *p, const mx_action *a, int upper, bool 
 
 typedef mx_status (*messenger)(mx_process_group *g, const mx_message *m);
 
-static mx_status pass(mx_pipeline *p, messenger how, parcel it)
+static mx_status pass(mx_pipeline *p, messenger how, staged_message it)
 {
     mx_device *d = mx_session_device(p->session);
     if (!it.m.bytes)

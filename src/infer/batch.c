@@ -3,12 +3,13 @@
 #include "infer/batch.h"
 
 #include "compile/panels.h"
+#include "ops.h"
 #include "ops/inputs.h"
 #include "ops/panels.h"
 #include <limits.h>
 #include <string.h>
 
-enum { MAX_SIZES = 24 };
+enum { MAX_SIZES = 40 };
 enum { MX_SAMPLE_SETTINGS };
 
 typedef struct {
@@ -25,7 +26,11 @@ struct mx_engine_batch {
     int n_sizes;
     size image; /* the largest once more, for batches with images */
     mx_engine_batch_input in;
-    mx_readback logits; /* (rows, vocab), then what was drawn (rows) */
+    mx_readback logits;   /* (rows, vocab) */
+    mx_readback drawn[2]; /* (rows), of two batches in turn */
+    bool reads_logits[2]; /* whether that batch's logits are read, too */
+    int turn, waited;     /* of these: of the next batch, and of the last one waited for */
+    int32_t *drawn_rows;  /* (rows): whose draw each is */
     const size *ran;    /* the program of the last batch */
     float *mask;        /* (tokens, slots rank): which adapter a token has; NULL: there are none */
     float *hidden;      /* (rows, width) */
@@ -33,6 +38,12 @@ struct mx_engine_batch {
     int32_t *places;    /* (3, tokens) as a program has them; NULL: there are none */
     mx_arena arena;
 };
+
+/* Drafts are checked by the host, token by token. */
+static bool follows(const mx_engine_batch_settings *o)
+{
+    return o->draw_vocab && !o->draft && o->rows == o->sequences;
+}
 
 static mx_step_options step_options(const mx_engine_batch_settings *o, int64_t tokens, bool images)
 {
@@ -50,6 +61,7 @@ static mx_step_options step_options(const mx_engine_batch_settings *o, int64_t t
                   .page_rows = o->sequences,
                   .max_run = o->tokens,
                   .places = o->places,
+                  .drawn = follows(o),
                   .draft = o->draft,
                   .keep_hidden = o->keep_hidden,
                   .image_width = images ? o->image_width : 0,
@@ -82,17 +94,41 @@ mx_status mx_engine_batch_cache_bytes(const mx_model_spec *m, const mx_engine_ba
     return MX_OK;
 }
 
-/* Powers of two, and halfway between them from 16 on, up to the most. */
+/* Powers of two, between them halves from 16 on and quarters from 128 on, where a GEMM's time grows
+ * with its rows; up to the most. */
 static int choose_sizes(size *s, int64_t most)
 {
     int n = 0;
-    for (int64_t k = 1; k < most && n < MAX_SIZES - 1; k *= 2) {
-        s[n++].tokens = k;
-        if (k >= 16 && k + k / 2 < most && n < MAX_SIZES - 1)
-            s[n++].tokens = k + k / 2;
-    }
+    for (int64_t k = 1; k < most; k *= 2)
+        for (int64_t step = k < 16 ? k : k < 128 ? k / 2 : k / 4, at = k;
+             at < 2 * k && at < most && n < MAX_SIZES - 1; at += step)
+            s[n++].tokens = at;
     s[n++].tokens = most;
     return n;
+}
+
+mx_status mx_engine_batch_other_bytes(mx_session *s, const mx_model_spec *m,
+                                      const mx_engine_batch_settings *o, int64_t *out)
+{
+    size sizes[MAX_SIZES] = {0};
+    int n = choose_sizes(sizes, o->tokens);
+    mx_engine_batch_settings one = *o;
+    mx_step z;
+    one.pages = 1;
+    mx_step_options so = step_options(&one, o->tokens, false);
+    so = mx_step_options_for(s, &so);
+    so.compile.n_threads = mx_session_threads(s);
+    MX_TRY(mx_step_plan(&z, m, &so));
+    const mx_program *p = &z.program;
+    *out = (int64_t)(mx_program_shared_bytes(p) + p->work_bytes + (size_t)n * p->given_bytes);
+    for (int i = 0; i < z.graph.n_nodes; i++) {
+        const mx_node *v = z.graph.node[i];
+        bool variable = v->op == &mx_op_variable && v->name && !strstr(v->name, ".cache_");
+        if (variable && !mx_session_find(s, v->name))
+            *out += (int64_t)mx_type_bytes(&v->type);
+    }
+    mx_step_close(&z);
+    return MX_OK;
 }
 
 /* Of the root `hidden`. */
@@ -149,9 +185,9 @@ mx_status mx_engine_batch_open(mx_engine_batch **out, mx_session *s, const mx_mo
     *b = (mx_engine_batch){.session = s, .o = *o, .vocab = m->summary.vocab};
     int64_t n = o->tokens, columns = (o->max_length + o->page - 1) / o->page;
     b->in = (mx_engine_batch_input){.columns = columns, .table_changes = 1};
-    int32_t **const lists[] = {&b->in.token, &b->in.position, &b->in.row,
-                               &b->in.slot,  &b->in.last,     &b->in.adapter_slot};
-    for (int i = 0; i < 6; i++)
+    int32_t **const lists[] = {&b->in.token, &b->in.position,     &b->in.row, &b->in.slot,
+                               &b->in.last,  &b->in.adapter_slot, &b->in.from, &b->drawn_rows};
+    for (int i = 0; i < 8; i++)
         *lists[i] = MX_NEW_N(&b->arena, int32_t, n);
     b->in.sampling = MX_NEW_N(&b->arena, float, n * N_SETTINGS);
     b->in.wants_logits = MX_NEW_N(&b->arena, bool, n);
@@ -176,7 +212,9 @@ mx_status mx_engine_batch_open(mx_engine_batch **out, mx_session *s, const mx_mo
                      "batch",
                      (long long)o->rows, (long long)b->vocab);
     if (!st)
-        st = mx_readback_open(&b->logits, s, (int)(o->rows * (b->vocab + 1)));
+        st = mx_readback_open(&b->logits, s, (int)(o->rows * b->vocab));
+    for (int i = 0; i < 2 && !st; i++)
+        st = mx_readback_open(&b->drawn[i], s, (int)o->rows);
     if (!st)
         st = open_programs(b, m);
     if (st)
@@ -228,6 +266,8 @@ void mx_engine_batch_close(mx_engine_batch *b)
         mx_step_close(&b->sizes[i].step);
     mx_step_close(&b->image.step);
     mx_readback_close(&b->logits);
+    for (int i = 0; i < 2; i++)
+        mx_readback_close(&b->drawn[i]);
     mx_free(b->in.image);
     mx_arena_fini(&b->arena);
     mx_free(b);
@@ -243,7 +283,7 @@ static void pad(mx_engine_batch_input *in, const size *z)
 {
     for (int64_t i = in->n; i < z->tokens; i++) {
         in->token[i] = in->row[i] = 0;
-        in->position[i] = in->slot[i] = in->adapter_slot[i] = in->until[i] = -1;
+        in->position[i] = in->slot[i] = in->adapter_slot[i] = in->until[i] = in->from[i] = -1;
     }
     for (int64_t i = in->n_last; i < z->last; i++) {
         in->last[i] = 0;
@@ -278,24 +318,45 @@ static mx_status write_images(mx_engine_batch *b, mx_exec *e, const size *z)
 }
 
 /* Logits where somebody wants them, and the tokens that were drawn. */
-static mx_status read_results(mx_engine_batch *b, mx_exec *e)
+static mx_status start_readback(mx_engine_batch *b, mx_exec *e, int turn)
 {
-    int64_t drawn_at = b->o.rows * b->vocab;
-    if (!b->o.draw_vocab)
+    bool logits = !b->o.draw_vocab;
+    if (logits)
         MX_TRY(mx_readback_copy(&b->logits, e, "logits", 0));
-    for (int64_t i = 0; i < b->in.n_last && b->o.draw_vocab; i++)
+    for (int64_t i = 0; i < b->in.n_last && b->o.draw_vocab; i++) {
+        mx_readback_part row = {i * b->vocab, b->vocab, i * b->vocab};
+        logits |= b->in.wants_logits[i];
         if (b->in.wants_logits[i])
-            MX_TRY(mx_readback_copy_part(&b->logits, e, "logits",
-                                         &(mx_readback_part){i * b->vocab, b->vocab,
-                                                             i * b->vocab}));
+            MX_TRY(mx_readback_copy_part(&b->logits, e, "logits", &row));
+    }
+    b->reads_logits[turn] = logits;
+    if (logits)
+        MX_TRY(mx_readback_mark(&b->logits));
     if (b->o.draw_vocab)
-        MX_TRY(mx_readback_copy_part(&b->logits, e, "drawn",
-                                     &(mx_readback_part){0, b->in.n_last, drawn_at}));
-    MX_TRY(mx_readback_mark(&b->logits));
-    return mx_readback_wait(&b->logits);
+        MX_TRY(mx_readback_copy_part(&b->drawn[turn], e, "drawn",
+                                     &(mx_readback_part){0, b->in.n_last, 0}));
+    return mx_readback_mark(&b->drawn[turn]);
 }
 
-static mx_status run_size(mx_engine_batch *b, size *z)
+mx_status mx_engine_batch_wait(mx_engine_batch *b, int turn)
+{
+    b->waited = turn;
+    if (b->reads_logits[turn])
+        MX_TRY(mx_readback_wait(&b->logits));
+    return mx_readback_wait(&b->drawn[turn]);
+}
+
+/* Whose tokens the batch draws. */
+static mx_status write_drawn_rows(mx_engine_batch *b, mx_exec *e, const size *z)
+{
+    const mx_engine_batch_input *in = &b->in;
+    for (int64_t i = 0; i < z->last; i++)
+        b->drawn_rows[i] = i < in->n_last ? in->row[in->last[i]] : -1;
+    MX_TRY(mx_exec_write(e, "tokens_from", in->from));
+    return mx_exec_write(e, "drawn_rows", b->drawn_rows);
+}
+
+static mx_status launch_size(mx_engine_batch *b, size *z, int *turn)
 {
     mx_engine_batch_input *in = &b->in;
     mx_exec *e = z->step.exec;
@@ -309,6 +370,8 @@ static mx_status run_size(mx_engine_batch *b, size *z)
     z->table_changes = in->table_changes;
     MX_TRY(mx_exec_write(e, "last", in->last));
     MX_TRY(mx_exec_write(e, "sampling", in->sampling));
+    if (follows(&b->o))
+        MX_TRY(write_drawn_rows(b, e, z));
     if (b->mask)
         MX_TRY(write_mask(b, e, z->tokens));
     MX_TRY(write_images(b, e, z));
@@ -316,20 +379,29 @@ static mx_status run_size(mx_engine_batch *b, size *z)
         MX_TRY(mx_exec_write(e, "before", in->before));
     b->ran = z;
     MX_TRY(mx_exec_run(e));
-    return read_results(b, e);
+    *turn = b->turn;
+    b->turn ^= 1;
+    return start_readback(b, e, *turn);
 }
 
-mx_status mx_engine_batch_run(mx_engine_batch *b)
+mx_status mx_engine_batch_launch(mx_engine_batch *b, int *turn)
 {
     mx_engine_batch_input *in = &b->in;
     size *z = b->sizes;
     if (in->has_images)
-        return run_size(b, &b->image);
+        return launch_size(b, &b->image, turn);
     while (z < b->sizes + b->n_sizes && (z->tokens < in->n || z->last < in->n_last))
         z++;
     MX_ASSERT(z < b->sizes + b->n_sizes, "%lld tokens, %lld rows of logits", (long long)in->n,
               (long long)in->n_last);
-    return run_size(b, z);
+    return launch_size(b, z, turn);
+}
+
+mx_status mx_engine_batch_run(mx_engine_batch *b)
+{
+    int turn;
+    MX_TRY(mx_engine_batch_launch(b, &turn));
+    return mx_engine_batch_wait(b, turn);
 }
 
 /* Twice: what the first run has chosen, the second one records (on CUDA, as a graph). */
@@ -338,9 +410,10 @@ mx_status mx_engine_batch_warm_up(mx_engine_batch *b)
     if (mx_session_traits(b->session)->host_memory)
         return MX_OK;
     b->in.n = b->in.n_last = 0;
-    for (int i = 0; i < b->n_sizes; i++) {
-        MX_TRY(run_size(b, &b->sizes[i]));
-        MX_TRY(run_size(b, &b->sizes[i]));
+    for (int i = 0; i < 2 * b->n_sizes; i++) {
+        int turn;
+        MX_TRY(launch_size(b, &b->sizes[i / 2], &turn));
+        MX_TRY(mx_engine_batch_wait(b, turn));
     }
     return MX_OK;
 }
@@ -352,7 +425,7 @@ const float *mx_engine_batch_logits(const mx_engine_batch *b, int64_t i)
 
 int32_t mx_engine_batch_drawn(const mx_engine_batch *b, int64_t i)
 {
-    return ((const int32_t *)(b->logits.value + b->o.rows * b->vocab))[i];
+    return ((const int32_t *)b->drawn[b->waited].value)[i];
 }
 
 mx_status mx_engine_batch_hidden(mx_engine_batch *b, float *out)

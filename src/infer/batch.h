@@ -35,6 +35,10 @@ typedef struct {
 } mx_cache_bytes;
 mx_status mx_engine_batch_cache_bytes(const mx_model_spec *m, const mx_engine_batch_settings *o,
                                       mx_cache_bytes *out) MX_MUST_USE;
+/* What the session takes for the programs besides that cache: weights that it does not have yet,
+ * activations, inputs, workspace. */
+mx_status mx_engine_batch_other_bytes(mx_session *s, const mx_model_spec *m,
+                                      const mx_engine_batch_settings *o, int64_t *out) MX_MUST_USE;
 /* Adds programs to the session. Weights are loaded by the caller, before or after, and then laid
  * out. */
 mx_status mx_engine_batch_open(mx_engine_batch **out, mx_session *s, const mx_model_spec *m,
@@ -48,7 +52,8 @@ void mx_engine_batch_close(mx_engine_batch *b); /* NULL is a no-op */
 
 /* One batch, filled by the caller: token i of `n` is token[i] at position[i] of sequence row[i],
  * kept in slot[i], with the adapter in adapter_slot[i] (-1: none); logits are wanted of tokens
- * last[0..n_last). table (sequences, columns): the page of each `page` positions; who changes it
+ * last[0..n_last). Where the device draws, a token may be the last one drawn of sequence from[i]
+ * (-1: it is token[i]), whether the batch that drew it is over or not. table (sequences, columns): the page of each `page` positions; who changes it
  * counts up table_changes. Where the device draws, sampling (n_last, 4) says how
  * (ops/sample_token.c), and logits are there for those of which wants_logits is set.
  * With images: has_images where there are such tokens, which are -1; image (n, image_width) is what
@@ -57,7 +62,7 @@ void mx_engine_batch_close(mx_engine_batch *b); /* NULL is a no-op */
  * Of an MTP layer: before (n, width), the hidden states that tokens follow. */
 typedef struct {
     int64_t n, n_last;
-    int32_t *token, *position, *row, *slot, *last, *adapter_slot;
+    int32_t *token, *position, *row, *slot, *last, *adapter_slot, *from;
     float *sampling;
     bool *wants_logits;
     int32_t *table;
@@ -70,9 +75,14 @@ typedef struct {
 /* The batch's own; what is in it stays. */
 mx_engine_batch_input *mx_engine_batch_input_of(mx_engine_batch *b);
 mx_status mx_engine_batch_run(mx_engine_batch *b) MX_MUST_USE;
+/* The two halves of that: one more batch may be launched before the first is waited for, if no
+ * logits are wanted of the first. Gives a number to wait with. */
+mx_status mx_engine_batch_launch(mx_engine_batch *b, int *turn) MX_MUST_USE;
+mx_status mx_engine_batch_wait(mx_engine_batch *b, int turn) MX_MUST_USE;
 /* (vocab) of token last[i]; borrowed */
 const float *mx_engine_batch_logits(const mx_engine_batch *b, int64_t i);
-/* What the device has drawn for token last[i]; -1: its logits are not numbers. */
+/* What the device has drawn for token last[i] of the batch that was waited for last; -1: its
+ * logits are not numbers. */
 int32_t mx_engine_batch_drawn(const mx_engine_batch *b, int64_t i);
 /* Where the host's memory is not the device's: every program once, so that no request waits for
  * kernels to be chosen. */

@@ -1,8 +1,8 @@
 /* constraint.h - a pattern as masks over the tokens of a vocabulary.
  *
- * Of each state of the automaton it is found out once which tokens lead on: all of them are gone
- * through in the order of their bytes, so that what begins alike is walked once, and a beginning
- * that leads nowhere ends the walk for all tokens that have it.
+ * The mask of an automaton's state is made once, when it is first needed: tokens are tried in the
+ * order of their bytes, so that a common prefix is walked once, and a prefix that is not allowed
+ * excludes all tokens that have it.
  */
 #ifndef MX_INFER_CONSTRAINT_H
 #define MX_INFER_CONSTRAINT_H

@@ -1,8 +1,8 @@
-/* draft.c - the next tokens of an answer, guessed from what stands in its own text: prompt lookup.
+/* draft.c - draft tokens of an answer from what stands in its own text: prompt lookup.
  *
  * The last few tokens are looked for further up, the most recent place first, longer runs before
- * shorter ones; what followed there is the guess. Texts that quote their prompt (code, summaries,
- * extraction) repeat themselves much; elsewhere little is guessed, and little computed in vain.
+ * shorter ones; what followed there is the draft. Texts that quote their prompt (code, summaries,
+ * extraction) repeat themselves much; elsewhere little is drafted, and little computed in vain.
  */
 #include "infer/engine_impl.h"
 

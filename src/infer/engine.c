@@ -7,8 +7,9 @@
 #include <omp.h>
 #include <string.h>
 
-enum { USUAL_SEQUENCES = 32, USUAL_STEP = 256, USUAL_DEVICE_STEP = 1024, USUAL_LENGTH = 32768,
-       LEAST_CACHE = 1024 };
+enum { USUAL_SEQUENCES = 32, USUAL_DEVICE_SEQUENCES = 256, USUAL_STEP = 256,
+       USUAL_DEVICE_STEP = 1024, USUAL_LENGTH = 32768, LEAST_CACHE = 1024 };
+#define USUAL_MEMORY_SHARE 0.9
 
 static mx_image_spec image_spec_of(const mx_model_spec *m)
 {
@@ -53,20 +54,54 @@ mx_status mx_engine_can(const mx_model_spec *m)
 }
 
 /* Of a state there is only the last: what is in it was computed from the beginning on, and a wrong
- * guess cannot be taken out again. */
+ * draft cannot be taken out again. */
 static mx_status keep_to_states(mx_engine_options *o)
 {
     o->no_prefix_cache = true;
     if (!o->draft_tokens)
         return MX_OK;
     return mx_fail(MX_USAGE,
-                   "%s keeps states that wrong guesses cannot be taken out of; expected "
+                   "%s keeps states that wrong drafts cannot be taken out of; expected "
                    "speculative_tokens=0",
                    o->model->spec.family->name);
 }
 
-/* A cache for every sequence at its longest, where a quarter of the memory that is left has room
- * for that, and for one of them at least. */
+/* Bytes that the cache may take. Of the host's memory a quarter of what is free. Of a device's own
+ * what the plan leaves of its share of the card; the rest is for what no plan knows, such as
+ * libraries' own memory. */
+static mx_status cache_room(const mx_engine *e, const mx_engine_batch_settings *bs, int64_t *room)
+{
+    const mx_engine_options *o = &e->o;
+    const mx_device_traits *t = mx_session_traits(e->session);
+    int64_t other, free = mx_session_memory_available(e->session).bytes;
+    *room = free / 4;
+    if (t->host_memory || t->chip.memory_bytes <= 0)
+        return MX_OK;
+    double share = o->memory_share > 0 ? o->memory_share : USUAL_MEMORY_SHARE;
+    MX_TRY(mx_engine_batch_other_bytes(e->session, &o->model->spec, bs, &other));
+    *room = free - (int64_t)((1 - share) * t->chip.memory_bytes) - other;
+    if (bs->keep_hidden) {
+        mx_engine_batch_settings ms = draft_settings(bs);
+        MX_TRY(mx_engine_batch_other_bytes(e->session, &o->model->spec, &ms, &other));
+        *room -= other;
+    }
+    if (e->tower)
+        *room -= mx_tower_bytes(e->tower);
+    if (*room > 0)
+        return MX_OK;
+    char b1[32], b2[32];
+    return mx_fail(MX_USAGE,
+                   "the model and a batch of %lld tokens leave nothing of gpu_memory_utilization=%g "
+                   "of the GPU's %s for keys and values (%s are missing); lower batch, "
+                   "prefill_chunk_size or max_model_len, use quantization=, or raise "
+                   "gpu_memory_utilization",
+                   (long long)o->step_tokens, share,
+                   mx_format_bytes(b1, sizeof b1, t->chip.memory_bytes),
+                   mx_format_bytes(b2, sizeof b2, (double)-*room));
+}
+
+/* A cache for every sequence at its longest, where there is room for that, and for one of them at
+ * least. */
 static mx_status choose_pages(mx_engine *e, int64_t *pages)
 {
     mx_engine_options *o = &e->o;
@@ -83,8 +118,9 @@ static mx_status choose_pages(mx_engine *e, int64_t *pages)
     if (each.sequence)
         MX_TRY(keep_to_states(o));
     if (!tokens) {
-        int64_t free = mx_session_memory_available(e->session).bytes - o->sequences * each.sequence;
-        int64_t room = free / 4 / (each.token > 0 ? each.token : 1);
+        int64_t room;
+        MX_TRY(cache_room(e, &bs, &room));
+        room = (room - o->sequences * each.sequence) / (each.token > 0 ? each.token : 1);
         if (__builtin_mul_overflow(o->sequences, o->max_length, &tokens))
             tokens = INT64_MAX / 2;
         tokens = tokens < room ? tokens : room;
@@ -120,7 +156,8 @@ static mx_status choose(mx_engine *e)
                        (long long)o->max_length, (long long)most);
     if (!o->max_length)
         o->max_length = most > 0 && most < USUAL_LENGTH ? most : USUAL_LENGTH;
-    o->sequences = o->sequences > 0 ? o->sequences : USUAL_SEQUENCES;
+    if (o->sequences <= 0)
+        o->sequences = e->device_draws ? USUAL_DEVICE_SEQUENCES : USUAL_SEQUENCES;
     int64_t usual = e->device_draws ? USUAL_DEVICE_STEP : USUAL_STEP;
     o->step_tokens = o->step_tokens > 0 ? o->step_tokens : usual;
     int64_t answers = o->sequences * (1 + o->draft_tokens);
@@ -141,20 +178,20 @@ static mx_status open_all(mx_engine *e)
     int64_t pages;
     if (!e->session)
         MX_TRY(mx_session_open(&e->session, o->device, o->n_threads));
-    e->device_draws = !mx_session_traits(e->session)->host_memory;
+    e->device_draws = o->device_draws || !mx_session_traits(e->session)->host_memory;
     if (o->images && !o->model->spec.family->images)
         return mx_fail(MX_USAGE, "%s is a family without images", o->model->spec.family->name);
     if (o->mtp && o->draft_tokens > 0)
         MX_TRY(mx_engine_check_mtp(o->model));
     e->image_spec = image_spec_of(&o->model->spec);
     MX_TRY(choose(e));
-    MX_TRY(choose_pages(e, &pages));
-    mx_engine_batch_settings bs = settings_of(o, pages);
-    bs.draw_vocab = e->device_draws ? e->vocab : 0;
-    if (o->images) {
+    mx_engine_batch_settings bs = settings_of(o, 1);
+    if (o->images)
         MX_TRY(mx_tower_open(&e->tower, e->session, &o->model->spec, &bs.compile));
-        bs.image_width = mx_tower_width(e->tower);
-    }
+    MX_TRY(choose_pages(e, &pages));
+    bs.pages = pages;
+    bs.draw_vocab = e->device_draws ? e->vocab : 0;
+    bs.image_width = e->tower ? mx_tower_width(e->tower) : 0;
     MX_TRY(mx_engine_batch_open(&e->batch, e->session, &o->model->spec, &bs));
     if (bs.keep_hidden) {
         mx_engine_batch_settings ms = draft_settings(&bs);
@@ -177,6 +214,8 @@ static mx_status open_all(mx_engine *e)
                     "the sampler"));
     int64_t n = o->sequences;
     e->running = MX_NEW_N(&e->arena, mx_seq *, n + 1);
+    for (int i = 0; i < 2; i++)
+        e->flight[i].part = MX_NEW_N(&e->arena, mx_flight_part, n);
     e->free_rows = MX_NEW_N(&e->arena, int32_t, n);
     e->n_rows = bs.rows;
     e->drawn = MX_NEW_N(&e->arena, mx_choice, bs.rows);
@@ -285,7 +324,7 @@ static void copy_options(mx_engine *e, mx_seq *s, const mx_request_options *o)
     for (int i = 0; i < o->n_stop; i++)
         stop[i] = mx_arena_strdup(a, o->stop[i]);
     s->o.stop = stop;
-    s->guess = MX_NEW_N(a, int32_t, e->o.draft_tokens);
+    s->mtp_draft = MX_NEW_N(a, int32_t, e->o.draft_tokens);
     s->banned = MX_NEW_N(a, int32_t, o->n_stop_ids + e->o.n_stop_ids);
     for (int i = 0; i < o->n_stop_ids; i++)
         s->banned[s->n_banned++] = o->stop_ids[i];
@@ -401,32 +440,98 @@ static void list_news(mx_engine *e)
     }
 }
 
-mx_status mx_engine_step(mx_engine *e)
+/* Whether no logits of the batch are the host's to read. */
+static bool is_plain_batch(const mx_engine *e)
 {
-    double began = mx_clock_now();
-    mx_engine_schedule(e);
     const mx_engine_batch_input *in = mx_engine_batch_input_of(e->batch);
+    bool plain = e->device_draws && !e->o.draft_tokens && !in->has_images;
+    for (int64_t i = 0; i < in->n_last; i++)
+        plain &= !in->wants_logits[i];
+    return plain;
+}
+
+/* A plain batch counts as computed from here on; its tokens are pending. */
+static void depart(mx_engine *e, mx_flight *f)
+{
+    f->n = 0;
+    for (int64_t i = 0; i < e->n_running; i++) {
+        mx_seq *s = e->running[i];
+        if (!s->take)
+            continue;
+        int64_t unread = s->r.n_prompt - s->computed;
+        if (unread > 0)
+            e->counts.prompt_tokens += s->take < unread ? s->take : unread;
+        f->part[f->n++] = (mx_flight_part){s, s->take, s->first_row, s->n_rows};
+        s->computed += s->take;
+        s->n_pending += s->n_rows;
+    }
+}
+
+/* The batch as it is filled; f->n is 0 where there is nothing in it. */
+static mx_status launch(mx_engine *e, mx_flight *f)
+{
+    const mx_engine_batch_input *in = mx_engine_batch_input_of(e->batch);
+    f->n = 0;
     if (!in->n)
         return MX_OK;
     double now = mx_clock_now();
     for (int64_t i = 0; i < e->n_running; i++)
         if (e->running[i]->take && !e->running[i]->r.started)
             e->running[i]->r.started = now;
-    mx_engine_ask(e);
+    mx_engine_set_sampling(e);
     MX_TRY(mx_engine_fill_images(e));
-    MX_TRY(mx_engine_batch_run(e->batch));
+    f->plain = is_plain_batch(e);
+    f->n = 1;
+    MX_TRY(mx_engine_batch_launch(e->batch, &f->turn));
+    if (f->plain)
+        depart(e, f);
+    e->counts.model_s += mx_clock_now() - now;
+    e->counts.steps++;
+    e->counts.batch_tokens += in->n;
+    return MX_OK;
+}
+
+static mx_status wait_for(mx_engine *e, const mx_flight *f)
+{
+    double now = mx_clock_now();
     bool hidden = false;
-    for (int64_t i = 0; i < e->n_running; i++)
+    MX_TRY(mx_engine_batch_wait(e->batch, f->turn));
+    for (int64_t i = 0; i < e->n_running && !f->plain; i++)
         hidden |= e->running[i]->o.embedding && e->running[i]->n_rows;
     if (hidden)
         MX_TRY(mx_engine_batch_hidden(e->batch, e->hidden));
     e->counts.model_s += mx_clock_now() - now;
-    e->counts.steps++;
-    e->counts.batch_tokens += in->n;
-    mx_engine_draw(e);
+    return MX_OK;
+}
+
+/* The batch behind a plain one is launched before that one is waited for. */
+mx_status mx_engine_step(mx_engine *e)
+{
+    double began = mx_clock_now();
+    mx_flight *f = &e->flight[0], *ahead = &e->flight[1];
+    if (!f->n) {
+        mx_engine_schedule(e);
+        MX_TRY(launch(e, f));
+    }
+    if (!f->n)
+        return MX_OK;
+    if (f->plain && mx_engine_has_room_ahead(e)) {
+        mx_engine_schedule(e);
+        MX_TRY(launch(e, ahead));
+        e->counts.ahead += ahead->n > 0;
+    }
+    MX_TRY(wait_for(e, f));
+    if (f->plain)
+        mx_engine_land(e, f);
+    else
+        mx_engine_draw(e);
+    f->n = 0;
     if (e->mtp)
-        MX_TRY(mx_engine_guess(e));
+        MX_TRY(mx_engine_mtp_draft(e));
     list_news(e);
+    mx_flight done = *f;
+    *f = *ahead;
+    *ahead = done;
     e->counts.step_s += mx_clock_now() - began;
     return MX_OK;
 }

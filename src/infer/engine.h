@@ -40,8 +40,11 @@ typedef struct {
     int64_t step_tokens;     /* of a batch at most; 0: chosen */
     int64_t max_length;      /* of prompt and answer; 0: the model's, at most 32,768 */
     int64_t cache_tokens;    /* that the cache has room for; 0: chosen */
+    double memory_share;     /* of a GPU's memory that may be used, where it is chosen; 0: 0.9 */
     bool no_prefix_cache;    /* equal prefixes of prompts are not shared */
-    int64_t draft_tokens;    /* guessed for an answer in a step, and checked; 0: none */
+    bool device_draws;       /* the device draws tokens where it can, and batches are made one ahead
+                                of it; always so where its memory is not the host's */
+    int64_t draft_tokens;    /* of an answer in a step, which the model checks; 0: none */
     bool mtp;                /* by the model's MTP layer, else from the text itself */
     int64_t adapter_slots;   /* adapters that requests can choose among; 0: none */
     int64_t adapter_rank;    /* theirs at most */
@@ -127,7 +130,8 @@ typedef struct {
     int64_t running, waiting, pages, pages_held;
     int64_t steps, batch_tokens, prompt_tokens, new_tokens, preemptions;
     int64_t prefix_queries, prefix_hits; /* tokens */
-    int64_t drafted, accepted;           /* tokens that were guessed, and rightly */
+    int64_t drafted, accepted;           /* draft tokens */
+    int64_t ahead;                       /* steps that were launched before the last one was over */
     double step_s, model_s;              /* seconds of steps, and of those in the model itself */
 } mx_engine_counts;
 mx_engine_counts mx_engine_count(const mx_engine *e);

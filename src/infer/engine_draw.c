@@ -67,7 +67,7 @@ static bool is_plain(const mx_seq *s, int64_t t)
            !o->constraint && !o->n_bias && !o->log_probs && !o->embedding;
 }
 
-void mx_engine_ask(mx_engine *e)
+void mx_engine_set_sampling(mx_engine *e)
 {
     mx_engine_batch_input *in = mx_engine_batch_input_of(e->batch);
     for (int64_t i = 0; i < e->n_running && e->device_draws; i++) {
@@ -169,8 +169,8 @@ static mx_choice taken(int32_t id)
     return id < 0 ? (mx_choice){0, NAN} : (mx_choice){id, 0};
 }
 
-/* What the logits of one sequence give. A guessed token that is not the one drawn ends it: what
- * stands behind it was computed for another answer. What is drawn does not depend on the guess, so
+/* What the logits of one sequence give. A drafted token that is not the one drawn ends it: what
+ * stands behind it was computed for another answer. What is drawn does not depend on the draft, so
  * that answers are the same tokens with and without. */
 static void draw_rows(mx_engine *e, int64_t i, char *work)
 {
@@ -200,6 +200,25 @@ static void draw_rows(mx_engine *e, int64_t i, char *work)
         }
         score(e, s, t, logits, work);
     }
+}
+
+void mx_engine_land(mx_engine *e, mx_flight *f)
+{
+    for (int64_t i = 0; i < f->n; i++) {
+        mx_seq *s = f->part[i].s;
+        if (!s)
+            continue;
+        if (f->part[i].n_rows) {
+            s->n_pending--;
+            settle(e, s, taken(mx_engine_batch_drawn(e->batch, f->part[i].row)));
+        }
+        mx_engine_publish(e, s);
+        if (s->computed == s->r.tokens.n && s->o.max_new == 0) {
+            mx_status_free(finish(e, s, MX_FINISH_LENGTH));
+            s->news = true;
+        }
+    }
+    f->n = 0;
 }
 
 void mx_engine_draw(mx_engine *e)

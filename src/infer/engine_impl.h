@@ -23,21 +23,36 @@ struct mx_seq {
     mx_image_spots spots;            /* of its images */
     int64_t take, first_row, n_rows; /* of this step: tokens, and rows of logits */
     int64_t first_in;                /* its first token in the batch */
-    int64_t n_drafted, n_drawn;      /* tokens guessed behind the last one; tokens that came */
+    int64_t n_drafted, n_drawn;      /* tokens drafted behind the last one; tokens that came */
     int64_t n_kept;                  /* tokens of this step whose entries stay in the cache */
-    int32_t *guess;                  /* (draft_tokens) of the MTP layer, for the next step */
-    int64_t n_guesses;
+    int32_t *mtp_draft;              /* (draft_tokens) of the MTP layer, for the next step */
+    int64_t n_mtp_drafts;
+    int64_t n_pending;               /* tokens of batches in flight, not known yet: 0 or 1, 2 for a
+                                        moment */
     bool news, listed;               /* has something new; stands in the list of those */
     mx_seq *prev, *next;             /* all requests; waiting ones by next_waiting */
     mx_seq *next_waiting;
     mx_arena arena;
 };
 
+/* A batch that runs, and what of it is whose. Without logits for the host: tokens are drawn on the
+ * device, one of each answer, and the next batch can be made and launched before they are known. */
+typedef struct {
+    mx_seq *s; /* NULL: it is gone */
+    int64_t take, row, n_rows; /* tokens; its row of logits, where n_rows is 1 */
+} mx_flight_part;
+typedef struct {
+    mx_flight_part *part; /* (sequences) */
+    int64_t n;            /* 0: none */
+    int turn;             /* of the batch */
+    bool plain;           /* no logits for the host */
+} mx_flight;
+
 struct mx_engine {
     mx_engine_options o;
     mx_session *session;
     mx_engine_batch *batch;
-    mx_engine_batch *mtp; /* the MTP layer; NULL: none guesses */
+    mx_engine_batch *mtp; /* the MTP layer; NULL: it drafts nothing */
     mx_tower *tower; /* NULL: no images */
     mx_image_spec image_spec;
     mx_pages *pages;
@@ -58,12 +73,21 @@ struct mx_engine {
     float *hidden; /* (n_rows, width), where a request asks for it */
     char *work;       /* of the sampler, for each thread */
     int n_threads;
+    mx_flight flight[2]; /* the older one first */
     mx_engine_counts counts;
     mx_arena arena;
 };
 
+/* Tokens of a request, with one that is not known yet. */
+static inline int64_t mx_seq_length(const mx_seq *s)
+{
+    return s->r.tokens.n + s->n_pending;
+}
+
 /* engine_schedule.c: fills the batch. Sequences in it have take > 0. */
 void mx_engine_schedule(mx_engine *e);
+/* Whether the next batch can be filled while one is in flight: nobody has to give up pages. */
+bool mx_engine_has_room_ahead(const mx_engine *e);
 /* Gives up row and pages. */
 void mx_engine_evict(mx_engine *e, mx_seq *s);
 void mx_engine_wait(mx_engine *e, mx_seq *s, bool first);
@@ -80,19 +104,21 @@ void mx_engine_publish(mx_engine *e, mx_seq *s);
 
 /* engine_draw.c: what the batch's logits are for. */
 /* Before a batch runs: how the device draws each row, and of which rows the host reads logits. */
-void mx_engine_ask(mx_engine *e);
+void mx_engine_set_sampling(mx_engine *e);
 void mx_engine_draw(mx_engine *e);
+/* What a plain batch, which was waited for, has given. */
+void mx_engine_land(mx_engine *e, mx_flight *f);
 
 /* Pages for the first n tokens, or as many as there are. Gives how many tokens have room. */
 int64_t mx_engine_reserve(mx_engine *e, mx_seq *s, int64_t n);
 
 /* engine_mtp.c: after a batch and its draws, the MTP layer reads what the model has computed, and
- * guesses the next tokens of answers. */
-mx_status mx_engine_guess(mx_engine *e) MX_MUST_USE;
+ * drafts the next tokens of answers. */
+mx_status mx_engine_mtp_draft(mx_engine *e) MX_MUST_USE;
 /* Is it possible with this model? */
 mx_status mx_engine_check_mtp(const mx_model_ref *m) MX_MUST_USE;
 
-/* draft.c: guesses at most n tokens that follow the n_ids; gives how many. */
+/* draft.c: drafts at most n tokens that follow the n_ids; gives how many. */
 int64_t mx_draft_lookup(const int32_t *ids, int64_t n_ids, int64_t n, int32_t *out);
 
 #endif

@@ -1,11 +1,11 @@
-/* engine_mtp.c - guesses of a model's own MTP layer (multi-token prediction).
+/* engine_mtp.c - drafts of a model's own MTP layer (multi-token prediction).
  *
  * Position i of the layer reads the model's hidden state at i and the embedding of token i + 1, and
  * predicts token i + 2; its keys lie in the request's pages, like those of any other layer. So
  * after each batch the layer runs over the same tokens, with those that follow them, and gives for
- * each answer a guess of the token behind the one that was just drawn. Further guesses come from
- * the layer's own hidden states. What is guessed decides only how much is computed in vain: the
- * engine checks it like a guess from the text, and entries that a wrong guess has left are written
+ * each answer a draft of the token behind the one that was just drawn. Further drafts come from
+ * the layer's own hidden states. What is drafted decides only how much is computed in vain: the
+ * engine checks it like a draft from the text, and entries that a wrong draft has left are written
  * again.
  */
 #include "infer/engine_impl.h"
@@ -44,8 +44,8 @@ static int64_t put(const mx_seq *s, mx_engine_batch_input *in, int64_t position,
     return i;
 }
 
-/* Its next token will be drawn, and guesses behind that are of use. */
-static bool wants_guesses(const mx_engine *e, const mx_seq *s)
+/* Its next token will be drawn, and drafts behind that are of use. */
+static bool wants_drafts(const mx_engine *e, const mx_seq *s)
 {
     const mx_request *r = &s->r;
     return !r->finish && !s->o.constraint && e->o.draft_tokens > 0 &&
@@ -85,7 +85,7 @@ static mx_status run(mx_engine *e, mx_engine_batch_input *in)
     return mx_engine_batch_run(e->mtp);
 }
 
-/* Each answer's guess; it goes on from the row that it came from. */
+/* Each answer's draft; it goes on from the row that it came from. */
 static void take(mx_engine *e, const mx_engine_batch_input *in)
 {
     int64_t k = 0;
@@ -95,11 +95,11 @@ static void take(mx_engine *e, const mx_engine_batch_input *in)
             continue;
         int32_t id = best(e, k++);
         if (id >= 0)
-            s->guess[s->n_guesses++] = id;
+            s->mtp_draft[s->n_mtp_drafts++] = id;
     }
 }
 
-/* What the model has computed in this step, and the first guesses. */
+/* What the model has computed in this step, and the first drafts. */
 static mx_status read_batch(mx_engine *e, mx_engine_batch_input *in)
 {
     const float *hidden;
@@ -108,14 +108,14 @@ static mx_status read_batch(mx_engine *e, mx_engine_batch_input *in)
     for (int64_t i = 0; i < e->n_running; i++) {
         mx_seq *s = e->running[i];
         const mx_tokens *t = &s->r.tokens;
-        s->n_guesses = 0;
+        s->n_mtp_drafts = 0;
         if (s->r.finish)
             continue;
         int64_t from = s->computed - s->n_kept, at = -1;
         for (int64_t k = 0; k < s->n_kept && s->take && from + k + 1 < t->n; k++)
             at = put(s, in, from + k, t->ids[from + k + 1], hidden + (s->first_in + k) * width,
                      width);
-        if (at >= 0 && wants_guesses(e, s))
+        if (at >= 0 && wants_drafts(e, s))
             want(in, at);
     }
     if (!in->n)
@@ -125,8 +125,8 @@ static mx_status read_batch(mx_engine *e, mx_engine_batch_input *in)
     return MX_OK;
 }
 
-/* One more guess of every answer, from the layer's own hidden state of the last one. */
-static mx_status guess_on(mx_engine *e, mx_engine_batch_input *in)
+/* One more draft of every answer, from the layer's own hidden state of the last one. */
+static mx_status draft_on(mx_engine *e, mx_engine_batch_input *in)
 {
     const float *after;
     const int64_t width = mx_engine_batch_width(e->mtp), n = in->n_last;
@@ -145,9 +145,9 @@ static mx_status guess_on(mx_engine *e, mx_engine_batch_input *in)
         if (row[k] != s->row)
             continue;
         const float *from = before + k++ * width;
-        int64_t position = s->computed - 1 + s->n_guesses;
-        if (s->n_guesses && mx_engine_reserve(e, s, position + 1) > position)
-            want(in, put(s, in, position, s->guess[s->n_guesses - 1], from, width));
+        int64_t position = s->computed - 1 + s->n_mtp_drafts;
+        if (s->n_mtp_drafts && mx_engine_reserve(e, s, position + 1) > position)
+            want(in, put(s, in, position, s->mtp_draft[s->n_mtp_drafts - 1], from, width));
     }
     mx_arena_fini(&scratch);
     if (!in->n)
@@ -157,12 +157,12 @@ static mx_status guess_on(mx_engine *e, mx_engine_batch_input *in)
     return MX_OK;
 }
 
-mx_status mx_engine_guess(mx_engine *e)
+mx_status mx_engine_mtp_draft(mx_engine *e)
 {
     mx_engine_batch_input *in = mx_engine_batch_input_of(e->mtp);
     in->n = in->n_last = 0;
     MX_TRY(read_batch(e, in));
     for (int64_t k = 1; k < e->o.draft_tokens && in->n_last; k++)
-        MX_TRY(guess_on(e, in));
+        MX_TRY(draft_on(e, in));
     return MX_OK;
 }

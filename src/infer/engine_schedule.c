@@ -32,7 +32,11 @@ void mx_engine_evict(mx_engine *e, mx_seq *s)
     /* the last pages of a shared prefix are evicted first */
     while (s->n_pages > 0)
         mx_pages_release(e->pages, s->page[--s->n_pages]);
-    s->computed = s->n_named = s->take = s->n_guesses = 0;
+    s->computed = s->n_named = s->take = s->n_mtp_drafts = s->n_pending = 0;
+    for (int k = 0; k < 2; k++)
+        for (int64_t j = 0; j < e->flight[k].n; j++)
+            if (e->flight[k].part[j].s == s)
+                e->flight[k].part[j].s = NULL;
 }
 
 static void preempt(mx_engine *e, mx_seq *s)
@@ -110,13 +114,15 @@ static void put(mx_seq *s, int64_t n, mx_engine_batch_input *in)
     s->first_row = in->n_last;
     for (int64_t t = s->computed; t < s->computed + n; t++) {
         int64_t i = in->n++;
-        in->token[i] = s->r.tokens.ids[t];
+        bool known = !s->n_pending || t < s->r.tokens.n; /* guesses stand behind the last token */
+        in->token[i] = known ? s->r.tokens.ids[t] : 0;
+        in->from[i] = known ? -1 : s->row;
         in->position[i] = (int32_t)t;
         in->row[i] = s->row;
         in->adapter_slot[i] = (int32_t)s->o.adapter - 1;
         in->slot[i] = s->page[t / MX_ENGINE_PAGE] * MX_ENGINE_PAGE + (int32_t)(t % MX_ENGINE_PAGE);
         /* the logits of a token are for the one after it */
-        bool next = t + 1 >= s->r.tokens.n && (s->o.max_new > 0 || s->o.embedding);
+        bool next = t + 1 >= mx_seq_length(s) && (s->o.max_new > 0 || s->o.embedding);
         if (next || (t + 1 >= s->scored && t + 1 < s->r.n_prompt))
             in->last[in->n_last++] = (int32_t)i;
     }
@@ -127,13 +133,13 @@ static void put(mx_seq *s, int64_t n, mx_engine_batch_input *in)
  * its tokens needs a row of logits. */
 static void put_prompt(mx_engine *e, mx_seq *s, mx_engine_batch_input *in)
 {
-    int64_t n = s->r.tokens.n - s->computed, room = e->o.step_tokens - in->n;
+    int64_t left = mx_seq_length(s) - s->computed, room = e->o.step_tokens - in->n, n = left;
     int64_t rows = e->n_rows - in->n_last;
     n = n < room ? n : room;
     if (s->scored < s->r.n_prompt)
         n = n < rows ? n : rows;
     else if (rows < 1)
-        n = n < s->r.tokens.n - s->computed ? n : n - 1;
+        n = n < left ? n : n - 1;
     n = mx_engine_whole_images(e, s, n);
     n = n > 0 ? mx_engine_reserve(e, s, s->computed + n) - s->computed : 0;
     n = mx_engine_whole_images(e, s, n);
@@ -143,15 +149,21 @@ static void put_prompt(mx_engine *e, mx_seq *s, mx_engine_batch_input *in)
 
 static bool is_answering(const mx_seq *s)
 {
-    return s->computed + 1 >= s->r.tokens.n;
+    return s->computed + 1 >= mx_seq_length(s);
 }
 
-/* What the MTP layer has guessed, at most n tokens of it. */
-static int64_t take_guesses(mx_seq *s, int64_t n)
+/* Its last token is in flight. */
+static bool is_ending(const mx_seq *s)
+{
+    return s->n_pending && mx_seq_length(s) - s->r.n_prompt >= s->o.max_new;
+}
+
+/* What the MTP layer has drafted, at most n tokens of it. */
+static int64_t take_mtp_drafts(mx_seq *s, int64_t n)
 {
     mx_tokens *t = &s->r.tokens;
-    n = n < s->n_guesses ? n : s->n_guesses;
-    memcpy(t->ids + t->n, s->guess, sizeof *s->guess * (size_t)n);
+    n = n < s->n_mtp_drafts ? n : s->n_mtp_drafts;
+    memcpy(t->ids + t->n, s->mtp_draft, sizeof *s->mtp_draft * (size_t)n);
     return n;
 }
 
@@ -166,12 +178,12 @@ static void draft(mx_engine *e, mx_seq *s, int64_t spare)
     n = n < left ? n : left;
     if (n <= 0 || s->o.constraint)
         return;
-    n = e->mtp ? take_guesses(s, n)
+    n = e->mtp ? take_mtp_drafts(s, n)
                : mx_draft_lookup(r->tokens.ids, r->tokens.n, n, r->tokens.ids + r->tokens.n);
     s->n_drafted = mx_engine_reserve(e, s, s->computed + 1 + n) - s->computed - 1;
 }
 
-/* The next token of answers under way, and what is guessed of those behind it. */
+/* The next token of answers under way, and what is drafted of those behind it. */
 static void put_answers(mx_engine *e, mx_engine_batch_input *in)
 {
     int64_t spare = e->o.step_tokens;
@@ -179,7 +191,7 @@ static void put_answers(mx_engine *e, mx_engine_batch_input *in)
         spare -= is_answering(e->running[i]);
     for (int64_t i = 0; i < e->n_running; i++) {
         mx_seq *s = e->running[i];
-        if (!is_answering(s))
+        if (!is_answering(s) || is_ending(s))
             continue;
         while (s->row >= 0 && mx_engine_reserve(e, s, s->computed + 1) <= s->computed)
             preempt(e, e->running[e->n_running - 1]);
@@ -220,13 +232,18 @@ void mx_engine_schedule(mx_engine *e)
         e->running[i]->take = e->running[i]->n_rows = e->running[i]->n_drafted = 0;
     put_answers(e, in);
     for (int64_t i = 0; i < e->n_running && in->n < e->o.step_tokens; i++)
-        if (!e->running[i]->take)
+        if (!e->running[i]->take && !is_ending(e->running[i]))
             put_prompt(e, e->running[i], in);
     while (e->waiting && in->n < e->o.step_tokens && admit_next(e))
         put_prompt(e, e->running[e->n_running - 1], in);
     /* prompts that have taken each other's room */
-    while (!in->n && e->n_running > 1) {
+    while (!in->n && e->n_running > 1 && !e->flight[0].n) {
         preempt(e, e->running[e->n_running - 1]);
         put_prompt(e, e->running[0], in);
     }
+}
+
+bool mx_engine_has_room_ahead(const mx_engine *e)
+{
+    return mx_pages_count(e->pages) - mx_pages_held(e->pages) >= e->n_running;
 }

@@ -12,7 +12,7 @@ typedef struct {
     mx_sampling sampling;
     int64_t max_new_tokens;
     int64_t step_tokens;       /* through the engine: tokens of a batch at most */
-    int64_t draft_tokens;      /* through the engine: guessed ahead and checked, */
+    int64_t draft_tokens;      /* through the engine: drafted ahead and checked, */
     bool mtp;                  /* by the model's MTP layer, else from the text */
     bool no_prefix_cache;      /* equal prefixes of prompts are computed each for itself */
     int64_t batch;             /* sequences decoded together; 0: all prompts, at most 32 */

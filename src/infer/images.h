@@ -57,6 +57,7 @@ mx_status mx_tower_add(mx_tower *t) MX_MUST_USE;
 void mx_tower_close(mx_tower *t); /* before the session */
 const mx_graph *mx_tower_graph(const mx_tower *t);
 int64_t mx_tower_width(const mx_tower *t); /* of what a token gets */
+int64_t mx_tower_bytes(const mx_tower *t); /* that its first program takes of the session */
 /* Computes the set's features, where it has none yet. A picture that has more pieces than any
  * before is a new program. */
 mx_status mx_tower_run(mx_tower *t, mx_image_set *s) MX_MUST_USE;

@@ -1,8 +1,9 @@
-/* pattern.c - patterns, and the automaton over sets of their places.
+/* pattern.c - patterns, and the automaton that follows a text through one.
  *
- * A pattern becomes places: one that eats a byte of a set and goes on, one that goes on in two ways
- * without eating, and the last. A state is a list of eating places, ordered, and whether the last
- * place is among them.
+ * A pattern becomes an NFA (Thompson's construction): a state consumes a byte of a set, or branches
+ * in two without consuming (an epsilon transition), or is the accepting one. The DFA's states are
+ * sets of NFA states that consume, ordered, with whether the accepting one is among them; they are
+ * made when a text first reaches them.
  */
 #include "infer/pattern.h"
 
@@ -123,57 +124,57 @@ mx_pattern *mx_pattern_chars(mx_arena *a, const mx_char_range *r, int n)
     return all;
 }
 
-/* --- places --- */
+/* --- the NFA --- */
 
-enum { MOST_PLACES = 400000, MOST_STATES = 20000, LAST = -1, NOWHERE = -2 };
-
-typedef struct {
-    bool eats;
-    int32_t to, other; /* eats: other is its set */
-} place;
+enum { MOST_NFA_STATES = 400000, MOST_DFA_STATES = 20000, LAST = -1, NOWHERE = -2 };
 
 typedef struct {
-    int32_t *at; /* places, ordered; owns */
+    bool consumes;
+    int32_t to, other; /* consumes: other is its set */
+} nfa_state;
+
+typedef struct {
+    int32_t *at; /* NFA states, ordered; owns */
     int n;
     bool whole;
-    int32_t next, *to; /* in the bucket; (256) states, NOWHERE: not looked at yet */
-} state;
+    int32_t next, *to; /* in the bucket; (256) states, NOWHERE: not made yet */
+} dfa_state;
 
 struct mx_automaton {
-    place *place;
-    int n_places, cap_places;
+    nfa_state *nfa;
+    int n_nfa, cap_nfa;
     uint32_t (*sets)[8];
     int n_sets, cap_sets;
     bool too_large;
-    state *state;
-    int n_states, cap_states;
+    dfa_state *dfa;
+    int n_dfa, cap_dfa;
     int32_t bucket[1024];
-    int32_t *list; /* of a state under way */
+    int32_t *list; /* of the DFA state that is being made */
     int n_list;
     bool list_whole;
-    uint32_t *seen; /* places, by bits */
+    uint32_t *seen; /* NFA states, by bits */
 };
 
-static int32_t new_place(mx_automaton *m, place p)
+static int32_t new_nfa_state(mx_automaton *m, nfa_state p)
 {
-    if (m->n_places >= MOST_PLACES) {
+    if (m->n_nfa >= MOST_NFA_STATES) {
         m->too_large = true;
         return 0;
     }
-    MX_GROW(m->place, m->n_places, m->cap_places);
-    m->place[m->n_places] = p;
-    return m->n_places++;
+    MX_GROW(m->nfa, m->n_nfa, m->cap_nfa);
+    m->nfa[m->n_nfa] = p;
+    return m->n_nfa++;
 }
 
-static int32_t eat(mx_automaton *m, const uint32_t set[8], int32_t to)
+static int32_t consume(mx_automaton *m, const uint32_t set[8], int32_t to)
 {
     MX_GROW(m->sets, m->n_sets, m->cap_sets);
     memcpy(m->sets[m->n_sets], set, sizeof *m->sets);
-    return new_place(m, (place){true, to, m->n_sets++});
+    return new_nfa_state(m, (nfa_state){true, to, m->n_sets++});
 }
 
-/* The first place of p, whose texts are followed by `to`. */
-static int32_t lay(mx_automaton *m, const mx_pattern *p, int32_t to)
+/* The first state of p, whose texts are followed by `to`. */
+static int32_t compile(mx_automaton *m, const mx_pattern *p, int32_t to)
 {
     if (!p || m->too_large)
         return to;
@@ -182,37 +183,37 @@ static int32_t lay(mx_automaton *m, const mx_pattern *p, int32_t to)
         for (size_t i = p->n; i-- > 0;) {
             uint32_t set[8] = {0};
             set[p->text[i] / 32] = 1u << (p->text[i] % 32);
-            to = eat(m, set, to);
+            to = consume(m, set, to);
         }
         return to;
     case SET:
-        return eat(m, p->set, to);
+        return consume(m, p->set, to);
     case THEN:
-        return lay(m, p->x, lay(m, p->y, to));
+        return compile(m, p->x, compile(m, p->y, to));
     case OR: {
-        int32_t x = lay(m, p->x, to);
-        return new_place(m, (place){false, x, lay(m, p->y, to)});
+        int32_t x = compile(m, p->x, to);
+        return new_nfa_state(m, (nfa_state){false, x, compile(m, p->y, to)});
     }
     default:
         break;
     }
     int32_t begin = to;
-    if (p->most < 0) { /* a place that goes round */
-        begin = new_place(m, (place){false, NOWHERE, to});
-        int32_t round = lay(m, p->x, begin);
-        m->place[begin].to = round;
+    if (p->most < 0) { /* a loop */
+        begin = new_nfa_state(m, (nfa_state){false, NOWHERE, to});
+        int32_t round = compile(m, p->x, begin);
+        m->nfa[begin].to = round;
     }
     for (int i = p->least; i < p->most && !m->too_large; i++)
-        begin = new_place(m, (place){false, lay(m, p->x, begin), to});
+        begin = new_nfa_state(m, (nfa_state){false, compile(m, p->x, begin), to});
     for (int i = 0; i < p->least && !m->too_large; i++)
-        begin = lay(m, p->x, begin);
+        begin = compile(m, p->x, begin);
     return begin;
 }
 
-/* --- states --- */
+/* --- the DFA --- */
 
-/* Adds what can be reached without eating. The stack is the list's own end. */
-static void reach(mx_automaton *m, int32_t from)
+/* Adds the epsilon closure of `from` to the list. */
+static void add_closure(mx_automaton *m, int32_t from)
 {
     int32_t stack[64];
     int n = 0;
@@ -226,27 +227,27 @@ static void reach(mx_automaton *m, int32_t from)
         if (at < 0 || m->seen[at / 32] >> (at % 32) & 1)
             continue;
         m->seen[at / 32] |= 1u << (at % 32);
-        const place *p = &m->place[at];
-        if (p->eats) {
+        const nfa_state *p = &m->nfa[at];
+        if (p->consumes) {
             m->list[m->n_list++] = at;
         } else if (n < 62) {
             stack[n++] = p->other;
             stack[n++] = p->to;
         } else { /* deep: by recursion */
-            reach(m, p->other);
-            reach(m, p->to);
+            add_closure(m, p->other);
+            add_closure(m, p->to);
         }
     }
 }
 
-/* `seen` as it was, and the list in order. */
+/* The list in order, and `seen` cleared. */
 static void settle(mx_automaton *m)
 {
     int n = 0;
-    for (int w = 0; w < (m->n_places + 31) / 32; w++) {
+    for (int w = 0; w < (m->n_nfa + 31) / 32; w++) {
         for (uint32_t bits = m->seen[w]; bits; bits &= bits - 1) {
             int32_t at = w * 32 + __builtin_ctz(bits);
-            if (m->place[at].eats)
+            if (m->nfa[at].consumes)
                 m->list[n++] = at;
         }
         m->seen[w] = 0;
@@ -262,21 +263,21 @@ static int32_t state_of_list(mx_automaton *m)
     int32_t *bucket = &m->bucket[XXH3_64bits(m->list, bytes) % 1024];
     if (!m->n_list && !m->list_whole)
         return -1;
-    for (int32_t s = *bucket; s >= 0; s = m->state[s].next)
-        if (m->state[s].n == m->n_list && m->state[s].whole == m->list_whole &&
-            memcmp(m->state[s].at, m->list, bytes) == 0)
+    for (int32_t s = *bucket; s >= 0; s = m->dfa[s].next)
+        if (m->dfa[s].n == m->n_list && m->dfa[s].whole == m->list_whole &&
+            memcmp(m->dfa[s].at, m->list, bytes) == 0)
             return s;
-    if (m->n_states >= MOST_STATES)
+    if (m->n_dfa >= MOST_DFA_STATES)
         return -1;
-    MX_GROW(m->state, m->n_states, m->cap_states);
-    state *s = &m->state[m->n_states];
-    *s = (state){.n = m->n_list, .whole = m->list_whole, .next = *bucket};
+    MX_GROW(m->dfa, m->n_dfa, m->cap_dfa);
+    dfa_state *s = &m->dfa[m->n_dfa];
+    *s = (dfa_state){.n = m->n_list, .whole = m->list_whole, .next = *bucket};
     s->at = mx_realloc(NULL, bytes + sizeof(int32_t));
     memcpy(s->at, m->list, bytes);
     s->to = mx_realloc(NULL, 256 * sizeof *s->to);
     for (int b = 0; b < 256; b++)
         s->to[b] = NOWHERE;
-    return *bucket = m->n_states++;
+    return *bucket = m->n_dfa++;
 }
 
 mx_status mx_automaton_open(mx_automaton **out, const mx_pattern *p)
@@ -286,18 +287,18 @@ mx_status mx_automaton_open(mx_automaton **out, const mx_pattern *p)
     *out = NULL;
     for (int i = 0; i < 1024; i++)
         m->bucket[i] = -1;
-    int32_t first = lay(m, p, LAST);
+    int32_t first = compile(m, p, LAST);
     if (m->too_large) {
         mx_automaton_close(m);
         return mx_fail(MX_USAGE,
                        "the pattern has more than %d places; make it simpler, with "
                        "smaller bounds",
-                       MOST_PLACES);
+                       MOST_NFA_STATES);
     }
-    m->list = mx_realloc(NULL, sizeof *m->list * (size_t)(m->n_places + 1));
-    m->seen = mx_realloc(NULL, sizeof *m->seen * (size_t)(m->n_places / 32 + 1));
-    memset(m->seen, 0, sizeof *m->seen * (size_t)(m->n_places / 32 + 1));
-    reach(m, first);
+    m->list = mx_realloc(NULL, sizeof *m->list * (size_t)(m->n_nfa + 1));
+    m->seen = mx_realloc(NULL, sizeof *m->seen * (size_t)(m->n_nfa / 32 + 1));
+    memset(m->seen, 0, sizeof *m->seen * (size_t)(m->n_nfa / 32 + 1));
+    add_closure(m, first);
     state_of_list(m);
     *out = m;
     return MX_OK;
@@ -307,12 +308,12 @@ void mx_automaton_close(mx_automaton *m)
 {
     if (!m)
         return;
-    for (int i = 0; i < m->n_states; i++) {
-        mx_free(m->state[i].at);
-        mx_free(m->state[i].to);
+    for (int i = 0; i < m->n_dfa; i++) {
+        mx_free(m->dfa[i].at);
+        mx_free(m->dfa[i].to);
     }
-    mx_free(m->state);
-    mx_free(m->place);
+    mx_free(m->dfa);
+    mx_free(m->nfa);
     mx_free(m->sets);
     mx_free(m->list);
     mx_free(m->seen);
@@ -321,25 +322,25 @@ void mx_automaton_close(mx_automaton *m)
 
 int32_t mx_automaton_next(mx_automaton *m, int32_t at, uint8_t byte)
 {
-    if (m->state[at].to[byte] != NOWHERE)
-        return m->state[at].to[byte];
+    if (m->dfa[at].to[byte] != NOWHERE)
+        return m->dfa[at].to[byte];
     m->n_list = 0;
     m->list_whole = false;
-    for (int i = 0; i < m->state[at].n; i++) {
-        const place *p = &m->place[m->state[at].at[i]];
+    for (int i = 0; i < m->dfa[at].n; i++) {
+        const nfa_state *p = &m->nfa[m->dfa[at].at[i]];
         if (m->sets[p->other][byte / 32] >> (byte % 32) & 1)
-            reach(m, p->to);
+            add_closure(m, p->to);
     }
     int32_t next = state_of_list(m);
-    return m->state[at].to[byte] = next;
+    return m->dfa[at].to[byte] = next;
 }
 
 bool mx_automaton_accepts(const mx_automaton *m, int32_t at)
 {
-    return m->state[at].whole;
+    return m->dfa[at].whole;
 }
 
 bool mx_automaton_ends(mx_automaton *m, int32_t at)
 {
-    return m->state[at].n == 0;
+    return m->dfa[at].n == 0;
 }

@@ -1,8 +1,8 @@
 /* pattern.h - which texts are allowed: patterns of bytes, and the automaton that follows a text.
  *
  * A pattern is built in an arena, by hand, from a regular expression or from a JSON schema. The
- * automaton's states are sets of the pattern's own, made as texts reach them; a state is a number,
- * 0 the first. Characters beyond ASCII are their UTF-8 bytes.
+ * automaton is a DFA over bytes whose states are made as texts reach them; a state is a number, 0
+ * the first. Characters beyond ASCII are their UTF-8 bytes.
  */
 #ifndef MX_INFER_PATTERN_H
 #define MX_INFER_PATTERN_H

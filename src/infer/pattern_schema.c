@@ -96,7 +96,7 @@ mx_pattern *mx_pattern_any_object(mx_arena *a)
 
 static mx_pattern *constant(mx_arena *a, const json_t *v)
 {
-    char *s = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
+    char *s = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15));
     mx_pattern *p = text(a, s ? s : "null");
     free(s);
     return p;

@@ -41,8 +41,11 @@ mx_status mx_messages_check(const json_t *list)
         if (!json_is_string(json_object_get(m, "role")))
             return mx_fail(MX_INPUT, "message %zu has no \"role\"; expected {\"role\": \"user\", "
                            "\"content\": \"...\"}", i + 1);
-        if (content && !json_is_string(content) && !json_is_array(content) &&
-            !json_is_null(content))
+        bool none = !content || json_is_null(content);
+        if (none && !json_array_size(json_object_get(m, "tool_calls")))
+            return mx_fail(MX_INPUT, "message %zu has no \"content\"; only one with \"tool_calls\" "
+                           "may have none", i + 1);
+        if (!none && !json_is_string(content) && !json_is_array(content))
             return mx_fail(MX_INPUT, "the \"content\" of message %zu is neither text nor a list",
                            i + 1);
     }

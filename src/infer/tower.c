@@ -90,6 +90,15 @@ int64_t mx_tower_width(const mx_tower *t)
     return t->width;
 }
 
+int64_t mx_tower_bytes(const mx_tower *t)
+{
+    const mx_program *p = &t->programs[0].step.program;
+    double bytes = (double)p->value_bytes + (double)p->work_bytes;
+    for (int k = 0; k < MX_VAR_KIND_COUNT; k++)
+        bytes += p->bytes.variables[k];
+    return (int64_t)bytes;
+}
+
 /* Powers of two and halfway between them. */
 static int64_t rounded(int64_t n)
 {

@@ -1,6 +1,7 @@
 /* attention.h - the mask description of the attention op: one op, every kind of attention.
  *
- * Query i may see key j when all of these hold (p: positions, index by default):
+ * Query i may see key j when all of these hold (p: positions, by default the index; of a query that
+ * plus q_offset, and q_jump more from the middle of the queries on):
  *   causal     p[j] <= p[i]
  *   window     p[i] - p[j] < window           (and p[j] - p[i] < window when not causal)
  *   chunk      p[i] / chunk == p[j] / chunk
@@ -22,6 +23,7 @@ typedef struct {
     int64_t window, chunk; /* 0: none */
     double softcap;        /* 0: none */
     double scale;
+    int64_t q_offset, q_jump; /* queries that are two pieces of the sequence (attention_mesh.c) */
     bool one_path; /* a query's bits do not depend on how many there are; the graph's (infer) */
 } mx_attention_attr;
 

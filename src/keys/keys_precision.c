@@ -17,11 +17,13 @@ const mx_key mx_keys_precision[] = {
     {"quantization", ENUM, PRECISION, "",
      "|fp8|fp8_tensorwise|fp8_rowwise|fp8_rowwise_gw_hp|fp8_blockwise|fp8_blockwise_hybrid|int8|"
      "int8_rowwise|int8_tensorwise|fp8_e4m3|fp8_e5m2|fp8_full|fp8_gpu|te_fp8_delayedscaling|"
-     "te_fp8_currentscaling|te_fp8_blockscaling|int4|qat_int8|qat_fp8|"
-     "qat_w8a8|nf4|intmp|fp4|te_mxfp8|te_nvfp4|te_nvfp4_no_rht|nanoo_fp8|fp8_nanoo",
+     "te_fp8_currentscaling|te_fp8_blockscaling|int4|qat_int8|qat_fp8|qat_w8a8|nf4|!intmp|!fp4|"
+     "!te_mxfp8|!te_nvfp4|!te_nvfp4_no_rht|!nanoo_fp8|!fp8_nanoo",
      "recipe by which matmuls of layers' weights are quantized; empty for none", "quant", 0,
      MX_BY_STEP " generate chat serve quantize", "quantization=fp8_rowwise",
-     .seen_by = "tests/cli/quantization.sh"},
+     .seen_by = "tests/cli/quantization.sh",
+     .instead = "fp4, mxfp8 and nvfp4 need a Blackwell chip and nanoo_fp8 AMD's: use fp8_blockwise "
+                "or fp8; quant_cfg_path=FILE says what intmp would"},
     {"quantization_pattern", TEXT, PRECISION, "*", 0, "weights whose matmuls are quantized", 0, 0,
      MX_BY_STEP, "quantization_pattern=*.mlp.* quantization=fp8_rowwise",
      .seen_by = "tests/cli/quantization.sh"},

@@ -30,13 +30,19 @@ mx_head mx_model_build(mx_graph *g, const mx_model_spec *m, mx_model_shape s, mx
                     .cache_by_token = s.cache_by_token, .max_run = s.max_run,
                     .training = s.training,
                     .pages = s.pages, .page = s.page, .page_rows = s.page_rows,
-                    .qk_clip = s.qk_clip, .mtp_eval = s.mtp_eval,
+                    .qk_clip = s.qk_clip, .balances = s.balances, .mtp_eval = s.mtp_eval,
                     .init_scale = m->summary.init_scale > 0 ? m->summary.init_scale : 0.02};
     /* What a sequence gives does not depend on who shares its batch, nor a token on who shares its
      * expert: on a mesh that is others than on one device. */
     g->one_path = s.pages > 0 || s.training || s.one_path;
     const char *axes = "activation_batch,activation_length";
     b->tokens = mx_axes(axes, mx_input(g, "tokens", rows, MX_I32));
+    if (s.drawn) {
+        mx_node *from = mx_input(g, "tokens_from", rows, MX_I32);
+        mx_type kept = mx_type_of(MX_I32, MX_SHAPE(1, s.page_rows));
+        b->drawn = mx_variable(g, "drawn_before", kept, (mx_var_attr){.kind = MX_VAR_CACHE});
+        b->tokens = mx_follow_drawn(g, b->tokens, from, b->drawn);
+    }
     if (s.packed || s.cache_len)
         b->positions = mx_axes(axes, mx_input(g, "positions", rows, MX_I32));
     if (s.places)

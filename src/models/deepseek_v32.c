@@ -27,7 +27,7 @@ typedef struct {
 } config;
 
 /* The rotated dims come first in an indexer's head: x (B, S, H, Di). */
-static mx_node *turn(mx_graph *g, const mx_deepseek *c, mx_node *x, const mx_rope_table *t)
+static mx_node *rotate(mx_graph *g, const mx_deepseek *c, mx_node *x, const mx_rope_table *t)
 {
     int64_t rest = x->type.dim[3] - c->mla.rope;
     if (!rest)
@@ -62,8 +62,8 @@ static mx_deepseek_choice indexer(mx_graph *g, const mx_deepseek *base, mx_build
     mx_node *k = mx_linear(g, b, x, "wk", D, "kv_lora_up_proj,embed", false);
     mx_node *w = mx_linear(g, b, x, "weights_proj", H, "q_lora_up_proj,embed", false);
     k = mx_reshape(g, mx_layer_norm(g, k, "k_norm", 1e-6), MX_SHAPE(B, S, 1, D));
-    k = turn(g, base, k, &t);
-    q = turn(g, base, mx_reshape(g, q, MX_SHAPE(B, S, H, D)), &t);
+    k = rotate(g, base, k, &t);
+    q = rotate(g, base, mx_reshape(g, q, MX_SHAPE(B, S, H, D)), &t);
     mx_select_extra e = {.q_seg = b->segments, .k_seg = b->segments};
     if (b->cache_len) {
         T = b->cache_len;

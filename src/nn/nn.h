@@ -15,6 +15,7 @@
 /* What the routers of all layers enter for the losses that keep experts even (router.c). */
 typedef struct {
     mx_node *load, *share; /* (E): entries per token, mean probability */
+    mx_node *there;        /* (N, 1): 1 of tokens that count, else 0; NULL: all do */
     mx_node *z;
     int n; /* layers entered */
     double balance_weight, z_weight;
@@ -30,7 +31,7 @@ typedef struct {
     int64_t batch, seq;
     mx_node *tokens;    /* (B, S) int32 */
     mx_node *positions; /* (B, S) int32; NULL: 0, 1, 2, ... in every row */
-    mx_node *places;    /* (3, B, S) int32: in time, height and width; NULL: positions, all three */
+    mx_node *places;    /* (3, B, S) int32: M-RoPE, in time, height and width; NULL: positions */
     mx_node *segments;  /* (B, S) int32; NULL: one document per row */
     mx_node *spans;     /* (B, S) int32, over pages the last position to see; NULL: no spans */
     mx_node *pixels;    /* images, as the family's processor gives them; NULL: none */
@@ -42,6 +43,7 @@ typedef struct {
     int64_t pages;      /* 0: caches are rows of slots. Otherwise a token is a row of the batch, */
     int64_t page;       /* and caches are pages of `page` slots (ops/paged_attention.c) that */
     int64_t page_rows;  /* so many sequences share */
+    mx_node *drawn;     /* (1, page_rows): the last token drawn of each; NULL: not kept */
     int64_t max_run;    /* most tokens that any program on these caches feeds at once */
     mx_dtype cache_dtype;
     mx_dtype cache_codes; /* keys and values lie in these, with scales; MX_F32: in cache_dtype */
@@ -52,6 +54,8 @@ typedef struct {
     mx_node *after;     /* (B, S, d) hidden states of the last layer, for an MTP layer: set by
                            models that have such layers */
     int64_t mtp_eval;   /* the MTP layer whose acceptance is measured; 0: none */
+    bool balances;      /* the balance loss counts whatever output_router_logits says, over tokens
+                           that are no padding, and its unweighted value is logged as aux_loss */
     double qk_clip;     /* in training: attention scores above this rescale q and k; 0: none do */
     mx_node *max_logit; /* the largest of them so far, (1); NULL: none looked at (qk_clip.h) */
     mx_node *aux_loss;  /* sum of auxiliary losses that blocks add (load balancing); NULL: none */

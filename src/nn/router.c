@@ -119,17 +119,45 @@ static void enter_extremes(mx_graph *g, mx_router_sums *s, mx_routing *r)
     s->least = s->least ? mx_minimum(g, s->least, least) : least;
 }
 
+/* load_of and token_mean over the tokens that are no padding. */
+static void enter_counted(mx_graph *g, mx_build *b, mx_routing *r)
+{
+    mx_router_sums *s = &b->routers;
+    int64_t N = r->expert->type.dim[0], E = r->experts;
+    mx_dtype t = r->logits->type.dtype;
+    mx_node *zero = mx_constant(g, MX_SCALAR, MX_F32, 0);
+    if (!s->there) {
+        mx_node *segments = b->segments;
+        if (!segments) /* rows of one document each, which padding follows */
+            segments = mx_axes("activation_batch,activation_length",
+                               mx_input(g, "segments", MX_SHAPE(b->batch, b->seq), MX_I32));
+        segments = mx_cast(g, mx_reshape(g, segments, MX_SHAPE(N, 1)), MX_F32);
+        s->there = mx_greater(g, segments, zero);
+    }
+    mx_node *there = mx_cast(g, s->there, t);
+    mx_node *ones = mx_broadcast_to(g, mx_constant(g, MX_SCALAR, t, 1), MX_SHAPE(N, r->k));
+    mx_node *chosen = mx_scatter_last(g, r->expert, ones, E); /* (N, E) */
+    mx_node *n = mx_sum_all(g, s->there);
+    n = mx_maximum(g, n, mx_constant(g, MX_SCALAR, MX_F32, 1));
+    n = mx_cast(g, n, t);
+    mx_node *share = mx_mul(g, mx_softmax(g, r->logits), there);
+    add_to(g, &s->load, mx_div(g, mx_sum_to(g, mx_mul(g, chosen, there), MX_SHAPE(E)), n));
+    add_to(g, &s->share, mx_div(g, mx_sum_to(g, share, MX_SHAPE(E)), n));
+}
+
 void mx_balance(mx_graph *g, mx_build *b, const mx_moe *m, mx_routing *r)
 {
     mx_router_sums *s = &b->routers;
     if (b->training)
         enter_extremes(g, s, r);
-    if (!m->balance || b->cache_len)
+    if (!(m->balance || b->balances) || b->cache_len)
         return;
     s->n++;
     s->balance_weight = m->balance_weight;
     s->z_weight = m->z_weight;
-    if (m->balance_weight > 0) {
+    if (m->balance_weight > 0 && b->balances) {
+        enter_counted(g, b, r);
+    } else if (m->balance_weight > 0) {
         add_to(g, &s->load, load_of(g, r));
         add_to(g, &s->share, token_mean(g, mx_softmax(g, r->logits)));
     }
@@ -145,7 +173,10 @@ void mx_balance_finish(mx_graph *g, mx_build *b)
     if (s->load) {
         double E = (double)s->load->type.dim[0], L = (double)s->n;
         mx_node *sum = mx_sum_all(g, mx_mul(g, s->load, s->share));
-        sum = mx_affine(g, sum, s->balance_weight * E / (L * L), 0);
+        sum = mx_affine(g, sum, E / (L * L), 0);
+        if (b->training && b->balances)
+            mx_graph_root(g, MX_METRIC_ROOT "aux_loss", mx_affine(g, sum, 1, 0));
+        sum = mx_affine(g, sum, s->balance_weight, 0);
         mx_add_aux_loss(g, b, MX_METRIC_ROOT "router_balance_loss", sum);
     }
     if (s->z)

@@ -89,7 +89,7 @@ static void forward(const mx_call *c)
         mx_token_run r =
             mx_token_run_at(c->in[CONV_POSITIONS].data, c->in[CONV_ROW].data, dims, states, at);
         forward_run(c, d, &r, &held, (char *)c->work + held_bytes(&c->in[CONV_X].type, d.taps));
-        d.turned |= r.n > 0;
+        d.transposed |= r.n > 0;
         at += r.room;
     }
 }

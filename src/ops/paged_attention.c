@@ -23,6 +23,7 @@
 #include "ops/cpu/attention_paged.h"
 #include "ops/gpu_work.h"
 #include "ops/num.h"
+#include "ops/paged_split.h"
 
 enum { MX_INPUTS_PAGED_ATTENTION, N_IN };
 
@@ -91,7 +92,8 @@ static size_t gpu_work_bytes(const mx_node *n, size_t most)
     const mx_type *q = &n->in[Q]->type, *table = &n->in[TABLE]->type;
     (void)most;
     return mx_gpu_paged_bytes(&(mx_gpu_paged){.queries = q->dim[0], .rows = table->dim[0],
-                                              .heads = q->dim[2], .dim = n->type.dim[3],
+                                              .heads = q->dim[2] * mx_paged_split(table->dim[0]),
+                                              .dim = n->type.dim[3],
                                               .span = a->page * table->dim[1]});
 }
 

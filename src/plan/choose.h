@@ -1,6 +1,6 @@
 /* choose.h - mesh=auto: the best layout whose programs can be compiled and then fit.
  *
- * The search orders layouts by what the model of costs says. The first is compiled for a rank of
+ * The search orders layouts by what the cost model says. The first is compiled for a rank of
  * every stage; where that cannot be done, or needs more memory than was estimated, the next.
  */
 #ifndef MX_PLAN_CHOOSE_H

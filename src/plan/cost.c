@@ -178,12 +178,12 @@ static void keep_gathered(layer *l, const mx_layer_kind *k)
 /* Forward work that is done a second time before the backward pass, with its collectives. */
 static void compute_again(layer *l, const mx_profile_passes *p)
 {
-    bool told = l->q->run->again >= 0;
-    double gemm = told ? l->q->run->again : p->again[0], attention = told ? 0 : p->again[1];
+    bool given = l->q->run->again >= 0;
+    double gemm = given ? l->q->run->again : p->again[0], attention = given ? 0 : p->again[1];
     l->to->gemm[1] += gemm * l->to->gemm[0];
     l->to->attention[1] += attention * l->to->attention[0];
     l->to->exposed[1] += gemm * l->to->exposed[0];
-    if (told)
+    if (given)
         l->to->stream[1] += gemm * l->to->stream[0];
 }
 

@@ -29,7 +29,7 @@ typedef struct {
     int worst_stage;                  /* that needs the most memory */
     mx_plan plan;                     /* of one rank of it */
     mx_traffic_table traffic;         /* likewise */
-    mx_rank_memory memory, estimate;  /* estimate: by the model of costs */
+    mx_rank_memory memory, estimate;  /* estimate: by the cost model */
     double fragmentation;             /* bytes between values that no other has the size for */
     double model_flops;               /* of an update on all chips, nothing computed again */
     double curve[MX_FORECAST_POINTS]; /* bytes alive over a microbatch */

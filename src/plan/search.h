@@ -2,7 +2,7 @@
  *
  * All meshes of data, stage, fsdp, context, tensor and expert whose degrees the model and the batch
  * allow, with microbatches, chunks of stages and remat policies, for one global batch. Those that
- * do not fit by the model of costs are dropped; a bound orders the rest, and the best of that order
+ * do not fit by the cost model are dropped; a bound orders the rest, and the best of that order
  * are simulated.
  */
 #ifndef MX_PLAN_SEARCH_H

@@ -11,9 +11,9 @@
 typedef struct {
     double first, last;
     enum { MX_STAYS, MX_LINEAR, MX_COSINE } how;
-} mx_course;
+} mx_distill_schedule;
 /* At `step`, counted from 0, of `steps`. */
-double mx_course_at(const mx_course *c, int64_t step, int64_t steps);
+double mx_distill_schedule_at(const mx_distill_schedule *c, int64_t step, int64_t steps);
 
 typedef struct {
     bool gkd;           /* TRL's generalized divergence, else MaxText's loss */
@@ -22,7 +22,7 @@ typedef struct {
     bool seq_kd;        /* GKD: the others' answers are the teacher's */
     double temperature; /* of such answers */
     int64_t max_completion;
-    mx_course alpha, heat, beta; /* MaxText's distill_alpha, _temperature, _beta */
+    mx_distill_schedule alpha, kd_temperature, beta; /* distill_alpha, _temperature, _beta */
     bool cosine;        /* feature loss, else squares */
     bool features;      /* there is one */
     const int64_t *layers;

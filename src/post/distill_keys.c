@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-double mx_course_at(const mx_course *c, int64_t step, int64_t steps)
+double mx_distill_schedule_at(const mx_distill_schedule *c, int64_t step, int64_t steps)
 {
     double x = steps > 0 ? (double)step / (double)steps : 0;
     x = x < 0 ? 0 : x > 1 ? 1 : x;
@@ -21,11 +21,12 @@ double mx_course_at(const mx_course *c, int64_t step, int64_t steps)
 }
 
 /* distill_NAME, distill_NAME_end, distill_NAME_schedule. */
-static mx_course course(const mx_config *c, const char *first, const char *end, const char *how)
+static mx_distill_schedule schedule_of(const mx_config *c, const char *first, const char *end,
+                                       const char *how)
 {
     const char *text = mx_config_text(c, how);
     double last = mx_config_float(c, end);
-    mx_course k = {.first = mx_config_float(c, first)};
+    mx_distill_schedule k = {.first = mx_config_float(c, first)};
     k.last = last >= 0 ? last : k.first;
     k.how = strcmp(text, "linear") == 0 ? MX_LINEAR : strcmp(text, "cosine") == 0 ? MX_COSINE
                                                                                    : MX_STAYS;
@@ -101,10 +102,10 @@ mx_status mx_distill_read(const mx_config *c, mx_arena *a, const void **out)
         .seq_kd = gkd && mx_config_bool(c, "seq_kd"),
         .temperature = mx_config_float(c, "decode_sampling_temperature"),
         .max_completion = mx_config_int(c, "max_completion_length"),
-        .alpha = course(c, "distill_alpha", "distill_alpha_end", "distill_alpha_schedule"),
-        .heat = course(c, "distill_temperature", "distill_temperature_end",
-                       "distill_temperature_schedule"),
-        .beta = course(c, "distill_beta", "distill_beta_end", "distill_beta_schedule"),
+        .alpha = schedule_of(c, "distill_alpha", "distill_alpha_end", "distill_alpha_schedule"),
+        .kd_temperature = schedule_of(c, "distill_temperature", "distill_temperature_end",
+                                      "distill_temperature_schedule"),
+        .beta = schedule_of(c, "distill_beta", "distill_beta_end", "distill_beta_schedule"),
         .cosine = strcmp(mx_config_text(c, "distill_feature_loss_type"), "cosine") == 0,
         .top_k = mx_config_int(c, "distill_top_k"),
         .width = INT64_MAX,
@@ -121,11 +122,11 @@ mx_status mx_distill_feed_weights(const mx_distill *s, int64_t step, mx_exec *e)
 {
     const struct {
         const char *name;
-        const mx_course *course;
-    } all[] = {{"distill_alpha", &s->alpha}, {"distill_temperature", &s->heat},
+        const mx_distill_schedule *over;
+    } all[] = {{"distill_alpha", &s->alpha}, {"distill_temperature", &s->kd_temperature},
                {"distill_beta", &s->beta}};
     for (int i = 0; i < 3; i++) {
-        float x = (float)mx_course_at(all[i].course, step - 1, s->steps);
+        float x = (float)mx_distill_schedule_at(all[i].over, step - 1, s->steps);
         MX_TRY(mx_exec_write(e, all[i].name, &x));
     }
     return MX_OK;

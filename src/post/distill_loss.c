@@ -30,7 +30,7 @@ typedef struct {
     mx_token_logps t;
     mx_node *x, *w;              /* (B, S, d), (V, d): without gradients */
     mx_node *logits, *ids;       /* (B, S, W) or (B, S, K), (B, S, K) or NULL: the teacher's */
-    mx_node *alpha, *heat, *beta; /* scalars */
+    mx_node *alpha, *temperature, *beta; /* scalars */
     mx_node *fact[N_FACTS];
     mx_node *dx, *dw;            /* facts and dx: (B, S, 1), (B, S, d) */
     bool grads;
@@ -104,16 +104,17 @@ static mx_node *maxtext(const pass *p, mx_node *z, mx_node *teacher, mx_node *id
 {
     mx_graph *g = p->g;
     mx_node *z_shared = shared(p, z, ids);
-    mx_node *s = log_softmax(g, mx_div(g, z_shared, p->heat));
-    mx_node *t = log_softmax(g, mx_div(g, teacher, p->heat)), *plain = log_softmax(g, z);
-    f[SOFT] = mx_mul(g, kl(g, t, s), mx_mul(g, p->heat, p->heat));
+    mx_node *s = log_softmax(g, mx_div(g, z_shared, p->temperature));
+    mx_node *t = log_softmax(g, mx_div(g, teacher, p->temperature)), *plain = log_softmax(g, z);
+    f[SOFT] = mx_mul(g, kl(g, t, s), mx_mul(g, p->temperature, p->temperature));
     f[HARD] = gather_label(p, plain, labels);
     if (!p->grads)
         return NULL;
     mx_node *t1 = log_softmax(g, teacher);
     f[PLAIN] = kl(g, t1, log_softmax(g, z_shared));
     f[TEACHER] = ids ? f[HARD] : gather_label(p, t1, labels);
-    mx_node *soft = mx_mul(g, mx_sub(g, mx_exp(g, s), mx_exp(g, t)), mx_mul(g, p->alpha, p->heat));
+    mx_node *soft = mx_mul(g, mx_sub(g, mx_exp(g, s), mx_exp(g, t)),
+                           mx_mul(g, p->alpha, p->temperature));
     mx_node *hard = mx_sub(g, mx_exp(g, plain), mx_one_hot(g, labels, z->type.dim[1]));
     hard = mx_mul(g, hard, mx_affine(g, p->alpha, -1, 1));
     return mx_add(g, unshared(p, soft, ids), hard);
@@ -233,7 +234,7 @@ static pass pass_of(mx_graph *g, const mx_head *h, mx_build *b, const mx_distill
         p.ids = mx_rows_input(g, "teacher_ids", given, MX_I32, MX_PLACES_AXES);
     if (!s->gkd) {
         p.alpha = scalar(g, "distill_alpha");
-        p.heat = scalar(g, "distill_temperature");
+        p.temperature = scalar(g, "distill_temperature");
     }
     if (s->features)
         p.beta = scalar(g, "distill_beta");
@@ -253,7 +254,7 @@ static void metrics(const pass *p, mx_node *total, mx_node *features)
     if (p->s->gkd)
         return;
     mx_metric_root(g, "distill/alpha", p->alpha);
-    mx_metric_root(g, "distill/temperature", p->heat);
+    mx_metric_root(g, "distill/temperature", p->temperature);
     if (features) {
         mx_metric_root(g, "distill/beta_feature", p->beta);
         mx_metric_root(g, "distill/out_proj_feature_loss", mx_mean_counted(g, features, counts));

@@ -104,6 +104,11 @@ static mx_status read(const mx_config *c, mx_arena *a, const void **out)
                    .delta = mx_config_float(c, "delta"),
                    .sapo_positive = mx_config_float(c, "sapo_temperature_pos"),
                    .sapo_negative = mx_config_float(c, "sapo_temperature_neg"),
+                   .vespo_k = {mx_config_float(c, "vespo_k_pos"),
+                               mx_config_float(c, "vespo_k_neg")},
+                   .vespo_lambda = {mx_config_float(c, "vespo_lambda_pos"),
+                                    mx_config_float(c, "vespo_lambda_neg")},
+                   .off_policy = mx_config_float(c, "off_policy_mask_threshold"),
                    .bias_correction = mx_config_bool(c, "use_bias_correction_kl"),
                    .mask_truncated = mx_config_bool(c, "mask_truncated_completions"),
                    .record = mx_config_bool(c, "record_rollouts"),
@@ -169,11 +174,20 @@ static mx_status open_prompts(grpo_run *r, mx_objective_run *o)
     const char *path = mx_config_text(o->config, "rollout_path");
     mx_dataset_options *one = MX_NEW(&r->arena, mx_dataset_options);
     if (!*path)
-        return mx_prompts_open(&r->prompts, o->data, o->data->sets, o->data->n_sets);
+        return mx_prompts_open(&r->prompts, o->data, o->config, o->data->sets, o->data->n_sets);
     int64_t epochs = mx_config_int(o->config, "num_epoch");
     *one = (mx_dataset_options){.paths = path, .n_epochs = epochs < 0 ? 0 : epochs,
                                 .source = o->data->sets[0].source};
-    return mx_prompts_open(&r->prompts, o->data, one, 1);
+    return mx_prompts_open(&r->prompts, o->data, o->config, one, 1);
+}
+
+/* The first prompt, before anything is begun: data that cannot be used is known then. */
+static mx_status look(grpo_run *r)
+{
+    bool end;
+    MX_TRY(mx_prompts_next(r->prompts, &r->asked[0], &end));
+    mx_prompts_rewind(r->prompts);
+    return MX_OK;
 }
 
 static mx_status open(mx_objective_run *o)
@@ -186,13 +200,11 @@ static mx_status open(mx_objective_run *o)
     r->rows = r->own * mx_rows_parts(o);
     r->first = r->own * mx_rows_part(o);
     r->n_prompts = r->rows / s->generations;
-    bool judged = *mx_config_text(o->config, "rl.reward") ||
-                  *mx_config_text(o->config, "reward_model_path") ||
-                  *mx_config_text(o->config, "reward_command");
-    if (s->sampled || judged)
+    if (s->sampled || mx_rewards_are_set(o->config))
         MX_TRY(mx_rewards_open(&r->rewards, o->config));
     MX_TRY(open_prompts(r, o));
     MX_TRY(room(r));
+    MX_TRY(look(r));
     if (s->sampled)
         MX_TRY(mx_sampler_open(&r->sampler, o, s, r->rows));
     if (s->beta > 0)
@@ -511,6 +523,11 @@ static mx_status check_step(const mx_objective_run *o, int64_t step, const mx_me
     return MX_OK;
 }
 
+static bool repeats(const mx_objective_run *o)
+{
+    return (o->step - 1) % ((const mx_grpo *)o->settings)->iterations != 0;
+}
+
 static void position(const mx_objective_run *o, mx_str *json)
 {
     mx_prompts_position(((grpo_run *)o->state)->prompts, json);
@@ -519,11 +536,12 @@ static void position(const mx_objective_run *o, mx_str *json)
 const mx_objective mx_objective_grpo = {
     .name = "grpo",
     .doc = "rewards, relative to a group of own answers: dapo, grpo, dr_grpo, bnpo, gspo, cispo, "
-           "sapo, luspo",
+           "sapo, luspo, vespo",
     .verb = "grpo",
     .data = "prompt, and what its rewards need: answer, solution",
     .place = 7,
     .rows = MX_ROWS_SAMPLED,
+    .balances = true,
     .rows_each = rows_each,
     .read = read,
     .loss = mx_grpo_build,
@@ -535,6 +553,7 @@ const mx_objective mx_objective_grpo = {
     .feed = feed,
     .report = report,
     .check = check_step,
+    .repeats = repeats,
     .position = position,
     .measure = mx_tasks_measure,
     .measure_end = mx_tasks_close,

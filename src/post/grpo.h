@@ -48,6 +48,8 @@ typedef struct {
     int64_t at_once; /* answers that are decoded together; 0: as many as suit the device */
     double temperature, beta, epsilon, epsilon_high, delta; /* delta 0: none */
     double sapo_positive, sapo_negative;
+    double vespo_k[2], vespo_lambda[2]; /* of good answers, of bad ones */
+    double off_policy; /* bad answers that became unlikelier by more teach nothing; 0: all do */
     bool by_sequence; /* importance weights of whole sequences */
     bool bias_correction, mask_truncated, record;
     bool sampled; /* answers are sampled here, not read from rollout_path */
@@ -55,12 +57,19 @@ typedef struct {
     double logp_limit; /* of sampling's and training's difference; below 0: 0 where it is exact */
 } mx_grpo;
 
+/* What a loss is made of. */
+typedef struct {
+    mx_node *ratio;     /* (B, S), or (B, 1) by sequence */
+    mx_node *log_ratio; /* (B, S), of tokens; 0 where none counts */
+    mx_node *advantage; /* (B, 1) */
+    mx_node *logp;      /* (B, S) */
+} mx_grpo_terms;
+
 struct mx_grpo_loss {
     const char *name;
     mx_grpo_mean mean;
-    /* The loss of each token, (B, S). ratio: (B, S), or (B, 1) by sequence; logp (B, S). */
-    mx_node *(*build)(mx_graph *g, const mx_grpo *s, mx_node *ratio, mx_node *advantage,
-                      mx_node *logp);
+    /* The loss of each token, (B, S). */
+    mx_node *(*build)(mx_graph *g, const mx_grpo *s, const mx_grpo_terms *t);
     bool clips; /* has clip_ratio metrics */
 };
 const mx_grpo_loss *mx_grpo_loss_find(const char *name); /* NULL: none */

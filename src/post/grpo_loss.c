@@ -5,6 +5,7 @@
  *     grpo, bnpo, dr_grpo, dapo, luspo   -min(rho A, clip(rho, 1 - eps, 1 + eps_high) A)
  *     cispo                              -sg(min(rho, eps_high)) A log p
  *     sapo                               -(4 / T) sigmoid(T (rho - 1)) A,  T by the sign of A
+ *     vespo                              -phi A log p,  phi = exp(l + k ln w - l w), w = exp(sum d)
  *     + beta k3, k3 = e^(ref - log p) - (ref - log p) - 1, times rho (use_bias_correction_kl)
  * They differ in what the sum over tokens is divided by. verl's dual clip: where A < 0 the loss is
  * at most -c A.
@@ -13,6 +14,7 @@
 
 #include "ops.h"
 #include "post/tokens.h"
+#include <math.h>
 #include <string.h>
 
 static mx_node *number(mx_graph *g, double x)
@@ -20,14 +22,17 @@ static mx_node *number(mx_graph *g, double x)
     return mx_constant(g, MX_SCALAR, MX_F32, x);
 }
 
-static mx_node *clipped(mx_graph *g, const mx_grpo *s, mx_node *ratio, mx_node *advantage,
-                        mx_node *logp)
+/* The ratio is held below delta: also for the metrics of clipping. */
+static mx_node *capped(mx_graph *g, const mx_grpo *s, mx_node *ratio)
 {
-    (void)logp;
+    return s->delta > 0 ? mx_clamp(g, ratio, 0, s->delta) : ratio;
+}
+
+static mx_node *clipped(mx_graph *g, const mx_grpo *s, const mx_grpo_terms *t)
+{
+    mx_node *ratio = t->ratio, *advantage = t->advantage;
     mx_node *inside = mx_clamp(g, ratio, 1 - s->epsilon, 1 + s->epsilon_high);
-    if (s->delta > 0)
-        ratio = mx_clamp(g, ratio, 0, s->delta);
-    mx_node *free = mx_mul(g, ratio, advantage), *held = mx_mul(g, inside, advantage);
+    mx_node *free = mx_mul(g, capped(g, s, ratio), advantage), *held = mx_mul(g, inside, advantage);
     /* Their minimum; where they are equal, as on policy, the gradient is the first one's. */
     mx_node *less = mx_detach(g, mx_greater(g, free, held));
     mx_node *least = mx_add(g, free, mx_mul(g, less, mx_sub(g, held, free)));
@@ -40,20 +45,47 @@ static mx_node *clipped(mx_graph *g, const mx_grpo *s, mx_node *ratio, mx_node *
     return mx_affine(g, least, -1, 0);
 }
 
-static mx_node *cispo(mx_graph *g, const mx_grpo *s, mx_node *ratio, mx_node *advantage,
-                      mx_node *logp)
+/* -w A log p, w a constant. */
+static mx_node *weighted(mx_graph *g, mx_node *w, const mx_grpo_terms *t)
 {
-    mx_node *w = s->of->cispo_low
-                     ? mx_clamp(g, ratio, 1 - s->epsilon, 1 + s->epsilon_high)
-                     : mx_minimum(g, ratio, number(g, s->epsilon_high));
-    w = mx_detach(g, w);
-    return mx_affine(g, mx_mul(g, mx_mul(g, w, advantage), logp), -1, 0);
+    w = mx_mul(g, mx_detach(g, w), t->advantage);
+    return mx_affine(g, mx_mul(g, w, t->logp), -1, 0);
 }
 
-static mx_node *sapo(mx_graph *g, const mx_grpo *s, mx_node *ratio, mx_node *advantage,
-                     mx_node *logp)
+static mx_node *cispo(mx_graph *g, const mx_grpo *s, const mx_grpo_terms *t)
 {
-    (void)logp;
+    mx_node *w = s->of->cispo_low
+                     ? mx_clamp(g, t->ratio, 1 - s->epsilon, 1 + s->epsilon_high)
+                     : mx_minimum(g, t->ratio, number(g, s->epsilon_high));
+    return weighted(g, w, t);
+}
+
+/* up of answers whose advantage is not negative, down of others: (B, 1). */
+static mx_node *by_sign(mx_graph *g, mx_node *advantage, double up, double down)
+{
+    mx_node *bad = mx_greater(g, number(g, 0), advantage);
+    return mx_affine(g, bad, down - up, up);
+}
+
+/* phi (B, 1), the metric vespo/phi_seq_mean too. */
+static mx_node *gamma_weight(mx_graph *g, const mx_grpo *s, const mx_grpo_terms *t)
+{
+    mx_node *sum = mx_row_sum(g, mx_clamp(g, t->log_ratio, -20, 20));
+    mx_node *log_w = mx_clamp(g, sum, log(1e-8), 20), *w = mx_exp(g, log_w);
+    mx_node *k = by_sign(g, t->advantage, s->vespo_k[0], s->vespo_k[1]);
+    mx_node *l = by_sign(g, t->advantage, s->vespo_lambda[0], s->vespo_lambda[1]);
+    mx_node *log_phi = mx_sub(g, mx_add(g, l, mx_mul(g, k, log_w)), mx_mul(g, l, w));
+    return mx_detach(g, mx_exp(g, log_phi));
+}
+
+static mx_node *vespo(mx_graph *g, const mx_grpo *s, const mx_grpo_terms *t)
+{
+    return weighted(g, gamma_weight(g, s, t), t);
+}
+
+static mx_node *sapo(mx_graph *g, const mx_grpo *s, const mx_grpo_terms *terms)
+{
+    mx_node *ratio = terms->ratio, *advantage = terms->advantage;
     mx_node *good = mx_greater(g, advantage, number(g, 0));
     double up = s->sapo_positive, down = s->sapo_negative;
     mx_node *t = mx_affine(g, good, up - down, down), *by = mx_affine(g, good, 4 / up - 4 / down,
@@ -71,6 +103,7 @@ static const mx_grpo_loss losses[] = {
     {"gspo", MX_MEAN_OF_SEQUENCES, clipped, true},
     {"cispo", MX_MEAN_OF_TOKENS, cispo, false},
     {"sapo", MX_MEAN_OF_SEQUENCES, sapo, false},
+    {"vespo", MX_MEAN_OF_TOKENS, vespo, false},
 };
 
 const mx_grpo_loss *mx_grpo_loss_find(const char *name)
@@ -116,6 +149,7 @@ typedef struct {
     mx_node *tokens;        /* (B, 1), at least 1 */
     mx_node *advantage;     /* (B, 1) */
     mx_node *ratio;         /* (B, S), or (B, 1) by sequence */
+    mx_node *log_ratio;     /* (B, S) */
     mx_node *kl;            /* (B, S); NULL: none */
 } rows;
 
@@ -150,6 +184,7 @@ static rows rows_of(mx_graph *g, const mx_head *h, const mx_build *b, const mx_g
     mx_node *old = mx_rows_input(g, "old", shape, MX_F32, MX_ROWS_AXES);
     old = mx_add(g, now, mx_mul(g, mx_sub(g, old, now), known));
     mx_node *d = mx_mul(g, mx_sub(g, r.logp, old), r.counts);
+    r.log_ratio = d;
     if (s->of->log_ratio > 0)
         d = mx_clamp(g, d, -s->of->log_ratio, s->of->log_ratio);
     if (s->by_sequence)
@@ -175,16 +210,20 @@ static mx_node *mean_over(const rows *r, mx_node *x)
 static mx_node *most_of(const rows *r, mx_node *x)
 {
     mx_graph *g = r->g;
-    if (x->type.dim[1] != 1)
+    if (x->type.dim[1] != 1) { /* sequences without a token have no part in it */
+        mx_node *there = mx_greater(g, mx_row_sum(g, r->counts), number(g, 0));
         x = mx_div(g, mx_row_sum(g, mx_mul(g, x, r->counts)), r->tokens);
+        x = mx_add(g, x, mx_affine(g, there, 2, -2));
+    }
     return mx_row_max(g, mx_reshape(g, x, MX_SHAPE(1, r->t.batch)));
 }
 
 static void clip_metrics(const rows *r)
 {
     mx_graph *g = r->g;
-    mx_node *low = mx_greater(g, number(g, 1 - r->s->epsilon), r->ratio);
-    mx_node *high = mx_greater(g, r->ratio, number(g, 1 + r->s->epsilon_high));
+    mx_node *ratio = capped(g, r->s, r->ratio);
+    mx_node *low = mx_greater(g, number(g, 1 - r->s->epsilon), ratio);
+    mx_node *high = mx_greater(g, ratio, number(g, 1 + r->s->epsilon_high));
     low = mx_mul(g, low, mx_greater(g, number(g, 0), r->advantage));
     high = mx_mul(g, high, mx_greater(g, r->advantage, number(g, 0)));
     mx_metric_root(g, "clip_ratio/low_mean", mean_over(r, low));
@@ -193,6 +232,17 @@ static void clip_metrics(const rows *r)
     mx_node *least = most_of(r, mx_affine(g, low, -1, 0));
     mx_metric_root(g, "clip_ratio/low_min", mx_affine(g, least, -1, 0));
     mx_metric_root(g, "clip_ratio/high_max", most_of(r, high));
+}
+
+/* (B, 1): 0 of bad answers that the policy has turned away from by more than the threshold, as the
+ * mean over their tokens of log p_old - log p. */
+static mx_node *near_policy(const rows *r)
+{
+    mx_graph *g = r->g;
+    mx_node *far = mx_div(g, mx_row_sum(g, mx_detach(g, r->log_ratio)), r->tokens);
+    mx_node *gone = mx_greater(g, mx_affine(g, far, -1, 0), number(g, r->s->off_policy));
+    mx_node *bad = mx_greater(g, number(g, 0), r->advantage);
+    return mx_affine(g, mx_mul(g, gone, bad), -1, 1);
 }
 
 /* How far the sampler's log-probabilities are from training's. */
@@ -223,7 +273,10 @@ mx_node *mx_grpo_build(mx_graph *g, const mx_head *h, mx_build *b, const void *s
 {
     const mx_grpo *s = settings;
     rows r = rows_of(g, h, b, s);
-    mx_node *each = s->loss->build(g, s, r.ratio, r.advantage, r.logp);
+    mx_grpo_terms t = {r.ratio, r.log_ratio, r.advantage, r.logp};
+    mx_node *each = s->loss->build(g, s, &t);
+    if (s->off_policy > 0)
+        each = mx_mul(g, each, near_policy(&r));
     if (r.kl)
         each = mx_add(g, each, mx_affine(g, r.kl, s->beta, 0));
     if (each->type.dim[1] == 1)
@@ -240,6 +293,8 @@ mx_node *mx_grpo_build(mx_graph *g, const mx_head *h, mx_build *b, const void *s
                            mean_over(&r, mx_mul(g, mx_greater(g, r.ratio,
                                                               number(g, s->epsilon_high)),
                                                 mx_greater(g, r.advantage, number(g, 0)))));
+        if (strcmp(s->loss->name, "vespo") == 0)
+            mx_metric_root(g, "vespo/phi_seq_mean", mean_over(&r, gamma_weight(g, s, &t)));
         if (s->sampled)
             gap_metrics(&r);
     }

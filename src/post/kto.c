@@ -48,6 +48,12 @@ static mx_status read_apo(const mx_config *c, mx_arena *a, const void **out)
 
 /* --- the loss --- */
 
+/* NAN where there is none: a microbatch without good answers has no part in their mean. */
+static mx_node *mean_where(mx_graph *g, mx_node *x, mx_node *of)
+{
+    return mx_div(g, mx_sum_all(g, mx_mul(g, x, of)), mx_sum_all(g, of));
+}
+
 /* The mean of x (B, 1) over rows of which `of` is 1; and the logits' of their tokens. */
 static void side_metrics(mx_graph *g, const mx_token_logps *t, const mx_token_facts *f,
                          mx_node *const x[2], mx_node *const of[2])
@@ -59,10 +65,10 @@ static void side_metrics(mx_graph *g, const mx_token_logps *t, const mx_token_fa
     for (int k = 0; k < 2; k++) {
         mx_shape rows = MX_SHAPE(t->batch, t->seq);
         mx_node *tokens = mx_mul(g, mx_reshape(g, t->counts, rows), of[k]);
-        mean[k] = mx_mean_counted(g, x[0], of[k]);
+        mean[k] = mean_where(g, x[0], of[k]);
         mx_metric_root(g, names[k][0], mean[k]);
-        mx_metric_root(g, names[k][1], mx_mean_counted(g, x[1], of[k]));
-        mx_metric_root(g, names[k][2], mx_mean_counted(g, mx_reshape(g, f->logit, rows), tokens));
+        mx_metric_root(g, names[k][1], mean_where(g, x[1], of[k]));
+        mx_metric_root(g, names[k][2], mean_where(g, mx_reshape(g, f->logit, rows), tokens));
     }
     mx_metric_root(g, "rewards/margins", mx_sub(g, mean[0], mean[1]));
     mx_metric_root(g, "entropy", mx_mean_counted(g, f->entropy, t->counts));
@@ -96,6 +102,8 @@ static mx_node *loss(mx_graph *g, const mx_head *h, mx_build *b, const void *giv
 
 /* --- the run --- */
 
+enum { MOST_UNTRAINED = 4096 }; /* so many records with nothing to train on are no accident */
+
 typedef struct {
     const settings *s;
     mx_prompts *prompts;
@@ -107,28 +115,6 @@ typedef struct {
     int64_t rows, own, first; /* own ones begin with `first` */
     mx_arena arena;
 } kto_run;
-
-static mx_status open(mx_objective_run *o)
-{
-    kto_run *r = mx_realloc(NULL, sizeof *r);
-    *r = (kto_run){.s = o->settings, .own = o->microbatch * o->accumulation};
-    r->rows = r->own * mx_rows_parts(o);
-    r->first = r->own * mx_rows_part(o);
-    o->state = r;
-    if (r->s->uses_kl && o->microbatch * mx_rows_parts(o) < 2)
-        return mx_fail(MX_USAGE, "%s: loss_type=kto pairs every prompt with another one's answer; "
-                       "set per_device_batch_size=2 or more",
-                       mx_config_where(o->config, "per_device_batch_size"));
-    r->good = MX_NEW_N(&r->arena, float, r->rows);
-    r->row = MX_NEW_N(&r->arena, mx_document, r->rows + 1); /* an example may take two */
-    MX_TRY(mx_prompts_open(&r->prompts, o->data, o->data->sets, o->data->n_sets));
-    MX_TRY(mx_batch_room(&r->batch, r->own, o->options->shape.seq));
-    MX_TRY(mx_batch_room(&r->crossed, r->own, o->options->shape.seq));
-    MX_TRY(mx_reference_open(&r->reference, o, 1, false));
-    if (r->s->uses_kl)
-        MX_TRY(mx_reference_open(&r->policy, o, 1, true));
-    return o->position ? mx_prompts_seek(r->prompts, o->position, o->n_position) : MX_OK;
-}
 
 static mx_status beside(const mx_objective_run *o, mx_beside *out)
 {
@@ -142,7 +128,7 @@ static void close(mx_objective_run *o)
     kto_run *r = o->state;
     if (!r)
         return;
-    for (int64_t i = 0; r->row && i < r->rows; i++)
+    for (int64_t i = 0; r->row && i <= r->rows; i++)
         mx_document_fini(&r->row[i]);
     mx_post_prompt_fini(&r->asked);
     mx_prompts_close(r->prompts);
@@ -218,13 +204,56 @@ static void put_row(mx_batch *b, int64_t to, const mx_document *p, const mx_docu
 /* The next record with something left to train on. */
 static mx_status take(kto_run *r, const mx_objective_run *o, mx_document *d, float *good, bool *end)
 {
-    do {
+    for (int untrained = 0; untrained < MOST_UNTRAINED;) {
         MX_TRY(mx_prompts_next(r->prompts, &r->asked, end));
         if (*end)
             return MX_OK;
-        MX_TRY(read_label(r->asked.record, good));
-        MX_TRY(encode(r, o, d));
-    } while (prompt_of(d) >= r->batch.seq_len || prompt_of(d) == d->ids.n);
+        mx_status st = read_label(r->asked.record, good);
+        if (!st)
+            st = encode(r, o, d);
+        bool refused = st != MX_OK;
+        MX_TRY(mx_prompts_refuse(r->prompts, st));
+        if (!refused && prompt_of(d) < r->batch.seq_len && prompt_of(d) < d->ids.n)
+            return MX_OK;
+        untrained += !refused;
+    }
+    return mx_fail(MX_INPUT,
+                   "%d records, and nothing to train on in any of them: their completions are "
+                   "empty, or their prompts fill max_target_length=%lld",
+                   MOST_UNTRAINED, (long long)r->batch.seq_len);
+}
+
+/* Where the run is in the data. The first record is taken on trial: data that cannot be used is
+ * known before anything is begun. */
+static mx_status find_place(kto_run *r, const mx_objective_run *o)
+{
+    bool end;
+    float good;
+    MX_TRY(take(r, o, &r->row[r->rows], &good, &end));
+    mx_prompts_rewind(r->prompts);
+    return o->position ? mx_prompts_seek(r->prompts, o->position, o->n_position) : MX_OK;
+}
+
+static mx_status open(mx_objective_run *o)
+{
+    kto_run *r = mx_realloc(NULL, sizeof *r);
+    *r = (kto_run){.s = o->settings, .own = o->microbatch * o->accumulation};
+    r->rows = r->own * mx_rows_parts(o);
+    r->first = r->own * mx_rows_part(o);
+    o->state = r;
+    if (r->s->uses_kl && o->microbatch * mx_rows_parts(o) < 2)
+        return mx_fail(MX_USAGE, "%s: loss_type=kto pairs every prompt with another one's answer; "
+                       "set per_device_batch_size=2 or more",
+                       mx_config_where(o->config, "per_device_batch_size"));
+    r->good = MX_NEW_N(&r->arena, float, r->rows);
+    r->row = MX_NEW_N(&r->arena, mx_document, r->rows + 1); /* an example may take two */
+    MX_TRY(mx_prompts_open(&r->prompts, o->data, o->config, o->data->sets, o->data->n_sets));
+    MX_TRY(mx_batch_room(&r->batch, r->own, o->options->shape.seq));
+    MX_TRY(mx_batch_room(&r->crossed, r->own, o->options->shape.seq));
+    MX_TRY(find_place(r, o));
+    MX_TRY(mx_reference_open(&r->reference, o, 1, false));
+    if (r->s->uses_kl)
+        MX_TRY(mx_reference_open(&r->policy, o, 1, true));
     return MX_OK;
 }
 
@@ -323,6 +352,7 @@ static void position(const mx_objective_run *o, mx_str *json)
 /* What both objectives have: answers with labels are read, trained on and measured alike. */
 #define ANSWERS_WITH_LABELS                                                                       \
     .verb = "dpo", .data = "prompt, completion and label", .rows = MX_ROWS_SAMPLED,               \
+    .balances = true, .mean_of_microbatches = true,                                               \
     .rows_each = rows_each, .loss = loss, .count = count, .open = open, .beside = beside,         \
     .close = close, .next = next, .feed = feed, .position = position,                             \
     .measure = mx_tasks_measure, .measure_end = mx_tasks_close

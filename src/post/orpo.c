@@ -90,7 +90,9 @@ const mx_objective mx_objective_orpo = {
     .rows = MX_ROWS_PAIRS,
     .read = read,
     .loss = loss,
+    .sides_apart = true,
     .count = mx_count_pairs,
+    .mean_of_microbatches = true,
     .measure = mx_tasks_measure,
     .measure_end = mx_tasks_close,
 };

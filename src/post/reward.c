@@ -3,6 +3,7 @@
 
 #include "base/str.h"
 #include "post/reward_command.h"
+#include "post/reward_library.h"
 #include "post/reward_model.h"
 #include <math.h>
 #include <stdio.h>
@@ -11,8 +12,10 @@
 struct mx_rewards {
     const mx_reward *built_in[MX_MAX_REWARDS];
     int n_built_in;
-    mx_reward_model *model;     /* after these; NULL: none */
-    mx_reward_command *command; /* the last of them; NULL: none */
+    /* After these, in this order; NULL: none. */
+    mx_reward_model *model;
+    mx_reward_library *library;
+    mx_reward_command *command;
     double weight[MX_MAX_REWARDS];
     mx_reward_context context;
 };
@@ -31,8 +34,8 @@ static mx_status unknown(const mx_config *c, const char *name, size_t n)
     for (int i = 0; i < mx_reward_count; i++)
         mx_str_addf(&names, "%s%s", i ? ", " : "", mx_reward_table[i]->name);
     mx_status st = mx_fail(MX_USAGE, "%s: there is no reward `%.*s`; there are %s, and "
-                           "reward_command", mx_config_where(c, "rl.reward"), (int)n, name,
-                           mx_str_text(&names));
+                           "reward_library and reward_command",
+                           mx_config_where(c, "rl.reward"), (int)n, name, mx_str_text(&names));
     mx_str_fini(&names);
     return st;
 }
@@ -42,7 +45,7 @@ static mx_status read_names(mx_rewards *r, const mx_config *c)
     for (const char *p = mx_config_text(c, "rl.reward"); *p;) {
         size_t k = strcspn(p, ", ");
         const mx_reward *one = find(p, k);
-        if (!one || r->n_built_in == MX_MAX_REWARDS - 2)
+        if (!one || r->n_built_in == MX_MAX_REWARDS - 3)
             return unknown(c, p, k);
         r->built_in[r->n_built_in++] = one;
         p += k + strspn(p + k, ", ");
@@ -65,6 +68,16 @@ static mx_status read_weights(mx_rewards *r, const mx_config *c)
     return MX_OK;
 }
 
+bool mx_rewards_are_set(const mx_config *c)
+{
+    static const char *const keys[] = {"rl.reward", "reward_model_path", "reward_library",
+                                       "reward_command"};
+    bool any = false;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        any |= *mx_config_text(c, keys[i]) != 0;
+    return any;
+}
+
 mx_status mx_rewards_open(mx_rewards **out, const mx_config *c)
 {
     mx_rewards *r = mx_realloc(NULL, sizeof *r);
@@ -74,16 +87,19 @@ mx_status mx_rewards_open(mx_rewards **out, const mx_config *c)
     MX_TRY(read_names(r, c));
     if (*mx_config_text(c, "reward_model_path"))
         MX_TRY(mx_reward_model_open(&r->model, c));
+    if (*mx_config_text(c, "reward_library"))
+        MX_TRY(mx_reward_library_open(&r->library, c));
     if (*mx_config_text(c, "reward_command"))
         MX_TRY(mx_reward_command_open(&r->command, c));
     MX_TRY(mx_status_wrap(mx_regex_open(&r->context.pattern, pattern, strlen(pattern)), "%s",
                           mx_config_where(c, "reward_pattern")));
     r->context.scratch = mx_regex_scratch_new();
+    MX_TRY(mx_schemas_open(&r->context.schemas, c));
     MX_TRY(read_weights(r, c));
     if (!mx_rewards_count(r))
         return mx_fail(MX_USAGE, "nothing says what an answer is worth; set reward=exact (or "
-                       "another that `maxc help rewards` lists), reward_model_path=DIR, or "
-                       "reward_command=PROGRAM");
+                       "another that `maxc help rewards` lists), reward_model_path=DIR, "
+                       "reward_library=FILE or reward_command=PROGRAM");
     return MX_OK;
 }
 
@@ -92,7 +108,10 @@ void mx_rewards_close(mx_rewards *r)
     if (!r)
         return;
     mx_reward_command_close(r->command);
+    mx_reward_library_close(r->library);
     mx_reward_model_close(r->model);
+    mx_schemas_close(r->context.schemas);
+    mx_status_free(r->context.error);
     mx_regex_scratch_free(r->context.scratch);
     mx_regex_close(r->context.pattern);
     mx_free(r);
@@ -100,14 +119,17 @@ void mx_rewards_close(mx_rewards *r)
 
 int mx_rewards_count(const mx_rewards *r)
 {
-    return r->n_built_in + (r->model != NULL) + (r->command != NULL);
+    return r->n_built_in + (r->model != NULL) + (r->library != NULL) + (r->command != NULL);
 }
 
 const char *mx_rewards_name(const mx_rewards *r, int k)
 {
     if (k < r->n_built_in)
         return r->built_in[k]->name;
-    return r->model && k == r->n_built_in ? "model" : "command";
+    k -= r->n_built_in;
+    if (r->model && k-- == 0)
+        return "model";
+    return r->library && k == 0 ? mx_reward_library_name(r->library) : "command";
 }
 
 double mx_rewards_sum(const mx_rewards *r, const double *score)
@@ -125,11 +147,17 @@ double mx_rewards_sum(const mx_rewards *r, const double *score)
 mx_status mx_rewards_score(mx_rewards *r, const mx_reward_input *answers, int64_t n, double *score)
 {
     int count = mx_rewards_count(r);
-    for (int64_t i = 0; i < n; i++)
+    double *next = score + r->n_built_in;
+    for (int64_t i = 0; i < n && !r->context.error; i++)
         for (int k = 0; k < r->n_built_in; k++)
             score[i * count + k] = r->built_in[k]->score(&r->context, &answers[i]);
+    mx_status st = r->context.error;
+    r->context.error = MX_OK;
+    MX_TRY(st);
     if (r->model)
-        MX_TRY(mx_reward_model_judge(r->model, answers, n, score + r->n_built_in, count));
+        MX_TRY(mx_reward_model_judge(r->model, answers, n, next++, count));
+    if (r->library)
+        MX_TRY(mx_reward_library_judge(r->library, answers, n, next, count));
     if (r->command)
         MX_TRY(mx_reward_command_judge(r->command, answers, n, score + count - 1, count));
     return MX_OK;

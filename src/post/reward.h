@@ -1,7 +1,8 @@
 /* reward.h - what an answer is worth.
  *
  * A built-in reward is one const struct (`const mx_reward mx_reward_NAME`) in a file of src/post,
- * found by tools/scan. Others come from a command (reward_command.c). NAN says that the answer
+ * found by tools/scan. Others come from a model (reward_judge.c), a shared library
+ * (reward_library.c) or a command (reward_command.c). NAN says that the answer
  * cannot be judged: it is left out of its group's baseline and teaches nothing.
  */
 #ifndef MX_POST_REWARD_H
@@ -21,15 +22,22 @@ typedef struct {
     bool truncated; /* ended by max_completion_length */
 } mx_reward_input;
 
+/* The schema that answers must follow: reward_schema, or that of a record (reward_schema.c). */
+typedef struct mx_schemas mx_schemas;
+mx_status mx_schemas_open(mx_schemas **out, const mx_config *c) MX_MUST_USE;
+void mx_schemas_close(mx_schemas *s); /* NULL is a no-op */
+
 /* Settings of rewards; read once. */
 typedef struct {
     mx_regex *pattern; /* of `format` */
     mx_regex_scratch *scratch;
+    mx_schemas *schemas; /* of `json_schema` */
+    mx_status error;     /* what a reward could not do; the first */
 } mx_reward_context;
 
 typedef struct {
     const char *name, *doc;
-    double (*score)(const mx_reward_context *c, const mx_reward_input *j);
+    double (*score)(mx_reward_context *c, const mx_reward_input *j);
 } mx_reward;
 
 extern const mx_reward *const mx_reward_table[];
@@ -39,6 +47,7 @@ enum { MX_MAX_REWARDS = 16 };
 
 /* The rewards of a run. */
 typedef struct mx_rewards mx_rewards;
+bool mx_rewards_are_set(const mx_config *c); /* does any key say what an answer is worth? */
 mx_status mx_rewards_open(mx_rewards **out, const mx_config *c) MX_MUST_USE;
 void mx_rewards_close(mx_rewards *r); /* NULL is a no-op */
 int mx_rewards_count(const mx_rewards *r);

@@ -41,7 +41,7 @@ struct mx_reward_command {
 };
 
 /* In the child: no network, no new rights. Where the system refuses a namespace, the rest holds. */
-static void shut_in(void)
+static void enter_sandbox(void)
 {
     (void)prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
     (void)unshare(CLONE_NEWUSER | CLONE_NEWNET);
@@ -65,7 +65,7 @@ static mx_status start(mx_reward_command *r, worker *w)
         signal(SIGPIPE, SIG_DFL);
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (r->sandbox)
-            shut_in();
+            enter_sandbox();
         execl("/bin/sh", "sh", "-c", r->command, (char *)NULL);
         _exit(127);
     }
@@ -189,7 +189,7 @@ static mx_status read_score(const mx_reward_command *r, worker *w, double *score
 }
 
 /* Reads what is there; *done: a whole line. */
-static mx_status hear(const mx_reward_command *r, worker *w, bool *done)
+static mx_status read_line(const mx_reward_command *r, worker *w, bool *done)
 {
     ssize_t k = recv(w->io, w->line + w->n, MAX_LINE - 1 - w->n, MSG_DONTWAIT);
     *done = false;
@@ -251,7 +251,7 @@ mx_status mx_reward_command_judge(mx_reward_command *r, const mx_reward_input *a
             bool whole = false;
             worker *w = &r->w[i];
             if (w->at >= 0)
-                MX_TRY(hear(r, w, &whole));
+                MX_TRY(read_line(r, w, &whole));
             if (!whole)
                 continue;
             MX_TRY(read_score(r, w, &score[w->at * stride]));

@@ -279,7 +279,7 @@ static bool equal(char *a, char *b)
     return same_list(a, b);
 }
 
-static double math(const mx_reward_context *c, const mx_reward_input *j)
+static double math(mx_reward_context *c, const mx_reward_input *j)
 {
     char buf[64], is[LONGEST + 1], want[LONGEST + 1];
     const char *wanted = mx_reference_answer(j->record, buf, sizeof buf), *text;

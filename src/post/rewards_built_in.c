@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static double exact(const mx_reward_context *c, const mx_reward_input *j)
+static double exact(mx_reward_context *c, const mx_reward_input *j)
 {
     char buf[64];
     const char *want = mx_reference_answer(j->record, buf, sizeof buf), *text;
@@ -45,7 +45,7 @@ static bool last_number(const char *text, size_t n, double *out)
     return false;
 }
 
-static double number(const mx_reward_context *c, const mx_reward_input *j)
+static double number(mx_reward_context *c, const mx_reward_input *j)
 {
     char buf[64];
     const char *want = mx_reference_answer(j->record, buf, sizeof buf), *text;
@@ -58,7 +58,7 @@ static double number(const mx_reward_context *c, const mx_reward_input *j)
     return last_number(text, n, &a) && fabs(a - b) <= 1e-6 * fmax(1, fabs(b));
 }
 
-static double format(const mx_reward_context *c, const mx_reward_input *j)
+static double format(mx_reward_context *c, const mx_reward_input *j)
 {
     size_t from, to;
     mx_regex_begin(c->scratch, mx_regex_seconds(j->n_answer));
@@ -67,13 +67,13 @@ static double format(const mx_reward_context *c, const mx_reward_input *j)
     return found == MX_REGEX_FOUND && from == 0 && to == j->n_answer;
 }
 
-static double length(const mx_reward_context *c, const mx_reward_input *j)
+static double length(mx_reward_context *c, const mx_reward_input *j)
 {
     (void)c;
     return 1 - (double)j->tokens / (double)j->max_tokens;
 }
 
-static double json(const mx_reward_context *c, const mx_reward_input *j)
+static double json(mx_reward_context *c, const mx_reward_input *j)
 {
     (void)c;
     json_t *v = json_loadb(j->answer, j->n_answer, JSON_REJECT_DUPLICATES, NULL);
@@ -82,7 +82,7 @@ static double json(const mx_reward_context *c, const mx_reward_input *j)
     return good;
 }
 
-static double ended(const mx_reward_context *c, const mx_reward_input *j)
+static double ended(mx_reward_context *c, const mx_reward_input *j)
 {
     (void)c;
     return !j->truncated;

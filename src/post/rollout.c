@@ -122,7 +122,7 @@ static double sum_of(const float *x, int64_t n)
 
 /* The token below which u of the weights lie, among the first `known`: a tile, then a token of it.
  * A tile's weights are those of e^z divided by e^top; `last` is what all have in common. */
-static int32_t pick_word(const float *weight, const mx_xent_row_facts *f, int64_t known, double u)
+static int32_t pick_token(const float *weight, const mx_xent_row_facts *f, int64_t known, double u)
 {
     double last = (double)f->top[f->n - 1], mass[MX_XENT_ROW_TILES], all = 0, at = 0;
     int tiles = (int)((known + MX_XENT_TILE - 1) / MX_XENT_TILE), t = 0;
@@ -151,7 +151,7 @@ static int32_t draw(const mx_sampler *s, const float *z, double u, float *row, f
     mx_xent_row_facts f;
     memcpy(row, z, sizeof *row * (size_t)s->vocab);
     mx_xent_row(row, s->vocab, &f);
-    int32_t pick = pick_word(row, &f, s->known, u);
+    int32_t pick = pick_token(row, &f, s->known, u);
     *logp = -(float)(f.lse - (double)z[pick]);
     return pick;
 }

@@ -115,6 +115,8 @@ void mx_metric_root(mx_graph *g, const char *name, mx_node *x)
 
 mx_node *mx_loss_root(mx_graph *g, const mx_build *b, mx_node *loss, mx_node *share)
 {
+    if (b->aux_loss && b->balances) /* a mean over microbatches, as TRL has it */
+        share = mx_input(g, "aux_scale", MX_SCALAR, MX_F32);
     if (b->aux_loss)
         loss = mx_add(g, loss, mx_mul(g, b->aux_loss, share));
     return mx_graph_root(g, "loss", loss);

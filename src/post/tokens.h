@@ -53,7 +53,8 @@ mx_node *mx_rows_input(mx_graph *g, const char *name, mx_shape shape, mx_dtype d
 void mx_metric_root(mx_graph *g, const char *name, mx_node *x);
 
 /* The root "loss": with the losses that the model's own blocks add, weighted by this microbatch's
- * share of what the loss is a mean over (share: a scalar). */
+ * share of what the loss is a mean over (share: a scalar), or by the input "aux_scale" where the
+ * objective is one of TRL's that balances experts. */
 mx_node *mx_loss_root(mx_graph *g, const mx_build *b, mx_node *loss, mx_node *share);
 
 #endif

@@ -123,7 +123,13 @@ static void read_common(mx_api_call *c, mx_fields *f)
     o->salt = mx_field_text(f, "cache_salt", NULL);
     o->salt = o->salt ? mx_arena_strdup(&c->arena, o->salt) : NULL;
     c->stream = mx_field_bool(f, "stream", false);
+    c->ids = mx_field_bool(f, "return_token_ids", false);
     mx_field_text(f, "user", NULL);
+    if (mx_field_int(f, "priority", 0, INT32_MIN, INT32_MAX) != 0)
+        mx_field_wrong(f, "priority", "is not supported: requests are served in order");
+    if (mx_field_get(f, "prompt_logprobs"))
+        mx_field_wrong(f, "prompt_logprobs",
+                       "is not supported; /v1/completions gives them with `echo` and `logprobs`");
     if (c->stream && c->best_of > c->n)
         mx_field_wrong(f, "best_of", "does not go with `stream`");
     const json_t *so = mx_field_get(f, "stream_options");
@@ -276,11 +282,33 @@ static void add_document(const mx_api_call *c, const char *object, json_t *choic
     json_decref(doc);
 }
 
+static json_t *list_of(const int32_t *ids, int64_t n)
+{
+    json_t *list = json_array();
+    for (int64_t i = 0; i < n; i++)
+        json_array_append_new(list, json_integer(ids[i]));
+    return list;
+}
+
+/* Of a choice, as vLLM gives them: the ids of its prompt, once, and of tokens that are new. */
+static void add_ids(const mx_api_call *c, mx_part *p, json_t *choice)
+{
+    const mx_request *r = p->r;
+    if (!c->ids || !choice)
+        return;
+    if (!p->n_ids)
+        json_object_set_new(choice, "prompt_token_ids", list_of(r->tokens.ids, r->n_prompt));
+    int64_t from = p->n_ids ? p->n_ids : r->n_prompt;
+    json_object_set_new(choice, "token_ids", list_of(r->tokens.ids + from, r->tokens.n - from));
+    p->n_ids = r->tokens.n;
+}
+
 static void stream_piece(mx_api_call *c, mx_part *p, bool last, mx_str *out)
 {
     if (!p->begun && c->api->first)
         add_document(c, c->api->chunk_object, json_pack("[o]", c->api->first(p)), NULL, out);
     json_t *piece = c->api->piece(p, last);
+    add_ids(c, p, piece);
     if (piece)
         add_document(c, c->api->chunk_object, json_pack("[o]", piece), NULL, out);
 }
@@ -302,8 +330,11 @@ static void finish_part(mx_api_call *c, mx_part *p)
     c->cached_tokens += p->r->n_cached;
     if (c->best_of > c->n)
         p->score = mean_log_prob(p->r);
-    if (!c->stream && c->api->whole)
-        json_array_set_new(c->choices, (size_t)p->index, c->api->whole(p));
+    if (c->stream || !c->api->whole)
+        return;
+    json_t *choice = c->api->whole(p);
+    add_ids(c, p, choice);
+    json_array_set_new(c->choices, (size_t)p->index, choice);
 }
 
 /* The n likeliest answers to each prompt, the likeliest first. */

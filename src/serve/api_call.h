@@ -38,6 +38,7 @@ typedef struct {
     int prompt;     /* of which prompt */
     mx_request *r;  /* the engine's; NULL: not admitted, or over */
     size_t sent;    /* of a stream: bytes of text */
+    int64_t n_ids;  /* tokens whose ids are out, */
     int64_t scored; /* and tokens with log-probabilities that are out, */
     int64_t offset; /* so many characters of them */
     bool begun, done;
@@ -78,6 +79,7 @@ struct mx_api_call {
     const char *model; /* that was asked for: the served one or an adapter */
     int64_t created;
     bool stream, usage; /* usage: in a last chunk of a stream */
+    bool ids;           /* tokens of prompts and answers are given as ids, too */
     bool echo, logprobs;
     int n_top; /* likeliest tokens shown beside each */
     int64_t n; /* answers to each prompt, */

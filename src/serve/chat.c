@@ -20,7 +20,8 @@ static mx_status encode(mx_api_call *c, const mx_pictures *pictures, const mx_st
     return mx_image_set_new(&c->o.images, &s->model->spec, pictures->pixels, pictures->n_images);
 }
 
-static void read_messages(mx_api_call *c, mx_fields *f, json_t *messages)
+static void read_messages(mx_api_call *c, mx_fields *f, json_t *messages,
+                          const json_t *variables)
 {
     mx_pictures pictures = {0};
     mx_chat_images(c->served, f, messages, &pictures);
@@ -33,7 +34,7 @@ static void read_messages(mx_api_call *c, mx_fields *f, json_t *messages)
                              mx_field_bool(f, "add_generation_prompt", !goes_on),
                          .continue_final_message = goes_on,
                          .tools = c->tools,
-                         .variables = mx_field_get(f, "chat_template_kwargs")};
+                         .variables = variables};
     mx_str text = {0};
     mx_tokens t = {0};
     mx_status st = mx_messages_render(messages, c->served->chat, c->served->tokenizer, o, &text);
@@ -54,18 +55,55 @@ static void read_messages(mx_api_call *c, mx_fields *f, json_t *messages)
     mx_str_fini(&text);
 }
 
+/* Fields that would change the answer, and do not here. */
 static void refuse(mx_fields *f)
 {
-    static const char *const fields[] = {"functions", "audio", "modalities", "prediction",
+    static const char *const fields[] = {"functions", "function_call", "audio", "prediction",
                                          "web_search_options"};
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        if (mx_field_get(f, fields[i]) && json_array_size(mx_field_get(f, fields[i])))
-            mx_field_wrong(f, fields[i], "is not supported");
+    const json_t *kinds = mx_field_get(f, "modalities"), *kind;
+    size_t i;
+    for (i = 0; i < sizeof fields / sizeof *fields; i++) {
+        const json_t *v = mx_field_get(f, fields[i]);
+        bool empty = json_is_array(v) && !json_array_size(v);
+        if (v && !empty && !json_is_null(v))
+            mx_field_wrong(f, fields[i], "is not supported%s",
+                           i < 2 ? "; `tools` and `tool_choice` are" : "");
+    }
+    json_array_foreach((json_t *)kinds, i, kind)
+        if (!json_is_string(kind) || strcmp(json_string_value(kind), "text") != 0)
+            mx_field_wrong(f, "modalities", "must be [\"text\"]: answers are texts");
+    if (mx_field_get(f, "chat_template"))
+        mx_field_wrong(f, "chat_template",
+                       "is not taken from requests: the model's own is used; "
+                       "`chat_template_kwargs` are variables for it");
+}
+
+/* Variables of the template: chat_template_kwargs, and reasoning_effort, which templates of models
+ * that reason know. A new reference; NULL: none. */
+static json_t *read_variables(mx_fields *f)
+{
+    static const char *const efforts[] = {"none", "minimal", "low", "medium", "high", "xhigh"};
+    const json_t *more = mx_field_get(f, "chat_template_kwargs");
+    const char *effort = mx_field_text(f, "reasoning_effort", NULL);
+    bool known = !effort;
+    for (size_t i = 0; i < sizeof efforts / sizeof *efforts; i++)
+        known |= effort && strcmp(effort, efforts[i]) == 0;
+    if (!known)
+        mx_field_wrong(f, "reasoning_effort",
+                       "is `%s`, but must be none, minimal, low, medium, high or xhigh", effort);
+    if (more && !json_is_object(more))
+        mx_field_wrong(f, "chat_template_kwargs", "must be an object, not %s", mx_json_kind(more));
+    if (f->param || (!more && !effort))
+        return NULL;
+    json_t *all = more ? json_deep_copy(more) : json_object();
+    if (effort && !json_object_get(all, "reasoning_effort"))
+        json_object_set_new(all, "reasoning_effort", json_string(effort));
+    return all;
 }
 
 void mx_chat_read(mx_api_call *c, mx_fields *f)
 {
-    const json_t *messages = mx_field_get(f, "messages"), *more;
+    const json_t *messages = mx_field_get(f, "messages");
     c->logprobs = mx_field_bool(f, "logprobs", false);
     c->n_top = (int)mx_field_int(f, "top_logprobs", 0, 0, MOST_TOP);
     if (c->n_top && !c->logprobs)
@@ -74,9 +112,7 @@ void mx_chat_read(mx_api_call *c, mx_fields *f)
     c->o.n_top = c->n_top;
     refuse(f);
     mx_tools_read(c, f);
-    more = mx_field_get(f, "chat_template_kwargs");
-    if (more && !json_is_object(more))
-        mx_field_wrong(f, "chat_template_kwargs", "must be an object, not %s", mx_json_kind(more));
+    json_t *variables = read_variables(f);
     if (!c->served->chat)
         mx_field_wrong(f, "messages",
                        "need a chat template, and this model has none; use "
@@ -85,13 +121,13 @@ void mx_chat_read(mx_api_call *c, mx_fields *f)
     if (st)
         mx_field_wrong(f, "messages", "are not as expected: %s", mx_status_text(st));
     mx_status_free(st);
-    if (f->param)
-        return;
     c->prompts = MX_NEW_N(&c->arena, mx_tokens, 1);
     c->texts = MX_NEW_N(&c->arena, const char *, 1);
-    json_t *own = json_deep_copy(messages);
-    read_messages(c, f, own);
+    json_t *own = f->param ? NULL : json_deep_copy(messages);
+    if (own)
+        read_messages(c, f, own, variables);
     json_decref(own);
+    json_decref(variables);
 }
 
 /* --- writing --- */

@@ -70,6 +70,32 @@ static void models(mx_exchange *x)
     answer_json(x, json_pack("{s:s, s:o}", "object", "list", "data", l.data));
 }
 
+/* /v1/models/NAME */
+static void model(mx_exchange *x)
+{
+    listing l = {x->server->served, json_array()};
+    const char *name = x->path + strlen("/v1/models/");
+    json_t *found = NULL, *one;
+    size_t i;
+    list_model(&l, l.served->name, NULL);
+    if (l.served->adapters)
+        mx_adapter_names_each(l.served->adapters, list_adapter, &l);
+    json_array_foreach(l.data, i, one)
+        if (strcmp(json_string_value(json_object_get(one, "id")), name) == 0)
+            found = json_incref(one);
+    json_decref(l.data);
+    if (found) {
+        answer_json(x, found);
+        return;
+    }
+    mx_str why = {0};
+    mx_str_addf(&why, "`%s` does not exist here; `%s` does", name, l.served->name);
+    x->status = 404;
+    mx_error_object(&x->out, NULL,
+                    &(mx_api_error){404, mx_str_text(&why), "model", "model_not_found"});
+    mx_str_fini(&why);
+}
+
 static mx_engine_counts counts_of(mx_server *s, mx_server_metrics *m)
 {
     pthread_mutex_lock(&s->lock);
@@ -267,6 +293,7 @@ const mx_endpoint mx_endpoints[] = {
     {"GET", "/load", JSON, false, false, load},
     {"GET", "/metrics", "text/plain; version=0.0.4; charset=utf-8", false, false, metrics},
     {"GET", "/v1/models", JSON, false, false, models},
+    {"GET", "/v1/models/", JSON, false, false, model}, /* and what is below */
     {"POST", "/tokenize", JSON, false, false, tokenize},
     {"POST", "/detokenize", JSON, false, false, detokenize},
     {"POST", "/v1/messages/count_tokens", JSON, false, false, count_tokens},

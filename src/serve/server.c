@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Clients that are waited for are looked after so often. */
-static const double LOOK_S = 0.5;
+/* Whether clients are still there is asked so often. */
+static const double POLL_S = 0.5;
 
 mx_status mx_server_open(mx_server **out, mx_engine *e, const mx_served *served,
                          const mx_server_options *o)
@@ -178,12 +178,12 @@ static bool hung_up(mx_server *s, mx_exchange *x)
     return gone;
 }
 
-/* Calls that have taken too long and, where `looks`, those whose clients have gone. */
-static void look_after(mx_server *s, bool looks)
+/* Calls that have taken too long and, where `polls`, those whose clients have gone. */
+static void poll_calls(mx_server *s, bool polls)
 {
     for (mx_exchange *x = s->calls, *next; x; x = next) {
         next = x->next;
-        if (looks && hung_up(s, x)) {
+        if (polls && hung_up(s, x)) {
             mx_exchange_give(x, NULL, 499, true);
             drop(s, x, true);
         } else if (s->o.call_s > 0 && mx_clock_now() - x->began > s->o.call_s) {
@@ -267,7 +267,7 @@ static void flush_and_stop(mx_server *s)
 
 mx_status mx_server_run(mx_server *s)
 {
-    double looked = 0;
+    double polled = 0;
     while (!drained(s)) {
         for (mx_exchange *x = take_fresh(s, !mx_engine_busy(s->engine)), *next; x; x = next) {
             next = x->next;
@@ -280,9 +280,9 @@ mx_status mx_server_run(mx_server *s)
         }
         for (mx_request *r; !st && (r = mx_engine_take(s->engine));)
             give_news(s, r);
-        bool looks = mx_clock_now() - looked > LOOK_S;
-        look_after(s, looks);
-        looked = looks ? mx_clock_now() : looked;
+        bool polls = mx_clock_now() - polled > POLL_S;
+        poll_calls(s, polls);
+        polled = polls ? mx_clock_now() : polled;
     }
     flush_and_stop(s);
     return MX_OK;

@@ -207,10 +207,13 @@ static enum MHD_Result route(mx_exchange *x, const char *method, const char *pat
     bool known = false, key = key_is_right(x);
     x->path = path;
     for (const mx_endpoint *e = mx_endpoints; e->path; e++) {
-        if (strcmp(path, e->path) != 0)
+        size_t n = strlen(e->path);
+        bool below = e->path[n - 1] == '/' && n > 1 && strncmp(path, e->path, n) == 0;
+        if (strcmp(path, e->path) != 0 && !below)
             continue;
         known = true;
-        if (strcmp(method, e->method) != 0)
+        bool head = strcmp(method, "HEAD") == 0 && strcmp(e->method, "GET") == 0;
+        if (strcmp(method, e->method) != 0 && !head)
             continue;
         if (!key && !e->open)
             return queue_error(x, 401, "the API key is missing or wrong", "invalid_api_key");

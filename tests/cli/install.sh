@@ -59,6 +59,7 @@ if command -v bash > /dev/null; then
     completes cosine train lr_schedule_type = ''
     completes cosine train lr_schedule_type = cos
     completes lr_schedule_type=cosine train lr_schedule_type=cos
+    completes --learning_rate= train --learning_r
     completes true train packing = t
     completes llama3.2-1b train model_name = llama3.2
     completes small.yml train sm
@@ -73,7 +74,8 @@ if command -v zsh > /dev/null; then zsh -n "$root/opt/maxc/share/zsh/site-functi
 if command -v fish > /dev/null; then
     f=$root/opt/maxc/share/fish/vendor_completions.d/maxc.fish
     fish_says() { PATH="$(dirname "$maxc"):$PATH" fish --no-config -c "source '$f'; complete -C '$1'" 2>&1 | cut -f 1; }
-    for pair in 'maxc tr|train' 'maxc train learning_r|learning_rate=' 'maxc train lr_schedule_type=c|lr_schedule_type=cosine' 'maxc train sm|small.yml'; do
+    for pair in 'maxc tr|train' 'maxc train learning_r|learning_rate=' 'maxc train lr_schedule_type=c|lr_schedule_type=cosine' \
+        'maxc train --lr_schedule_type=c|--lr_schedule_type=cosine' 'maxc train --learning_r|--learning_rate=' 'maxc train sm|small.yml'; do
         fish_says "${pair%|*}" | grep -qxF "${pair#*|}" || say "fish does not complete \`${pair%|*}\` with ${pair#*|}"
     done
 fi

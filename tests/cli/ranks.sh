@@ -135,6 +135,23 @@ start 2 many 3 mesh=fsdp=4; finish
 start 2 uncut 3 mesh=stage=2 num_pipeline_repeats=4; finish
 [ "$rcs" = " 2 2" ] && grep -q 'has 2 layers, and 8 chunks' "$d/uncut.0.log" && ! grep -q chunks "$d/uncut.1.log" ||
     fail "two layers for eight chunks gave$rcs: $(cat "$d"/uncut.*.log)"
+start 3 typo 3 learning_rat=1; finish
+[ "$rcs" = " 2 2 2" ] && grep -q 'unknown key `learning_rat`' "$d/typo.0.log" && [ ! -s "$d/typo.1.log" ] && [ ! -s "$d/typo.2.log" ] ||
+    fail "an unknown key gave$rcs: $(tail "$d"/typo.*.log)"
+start 2 lost 3 no-such.yml; finish
+[ "$rcs" = " 3 3" ] && grep -q 'no file no-such.yml' "$d/lost.0.log" && [ ! -s "$d/lost.1.log" ] ||
+    fail "a missing file gave$rcs: $(tail "$d"/lost.*.log)"
+# What is wrong on another rank alone it says itself.
+port=$((port + 1))
+for r in 0 1; do
+    [ $r = 0 ] || export MAXC_STEPS=none
+    RANK=$r WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "$maxc" train run_name=x base_output_directory="$d" \
+        dataset_type=synthetic distributed_initialization_timeout=8 > "$d/alone.$r" 2>&1 & eval "p$r=$!"
+done
+unset MAXC_STEPS
+pids="$p0 $p1"; finish
+[ "$rcs" = " 5 2" ] && grep -q 'rank 1, unlike rank 0: .*' "$d/alone.1" && grep -q 'MAXC_STEPS' "$d/alone.1" && grep -q 'have not come: 1' "$d/alone.0" ||
+    fail "a configuration that one rank cannot read gave$rcs: $(cat "$d"/alone.*)"
 
 # A rank that cannot go on tells the others why: here all have the folder of a run that is in use.
 start 2 used 100000 checkpoint_period=100000; first=$pids

@@ -3,25 +3,15 @@
 # limits, clients that leave, and a polite end.
 . tests/cli/expect.inc
 . tests/cli/letters.inc
+. tests/cli/server.inc
 m="$tmp/model"
 letters_model "$m" '{' '}' '[' ']' , '\"' '\\\\' . - + E '<' '>' / _ true
 printf '%s' '{% for m in messages %}{{ m.role }}:{{ m.content }}|{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}' \
     > "$m/chat_template.jinja"
 say() { echo "serve.sh: $*"; bad=1; }
 
-# start KEY=VALUE...: a server, its address in $url
-start() {
-    : > "$tmp/out"
-    $maxc serve "$m" port=0 num_threads=1 "$@" > "$tmp/out" 2> "$tmp/err" &
-    server=$!
-    n=0
-    until url=$(sed -n 's/^[^:]*: \(http:.*\)/\1/p' "$tmp/out") && [ -n "$url" ]; do
-        n=$((n + 1))
-        [ $n -lt 600 ] && kill -0 $server || { say "no server: $(cat "$tmp/err")"; exit 1; }
-        sleep 0.1
-    done
-}
-stop() { kill -TERM $server; wait $server; code=$?; [ $code = 0 ] || say "the server ended with $code: $(cat "$tmp/err")"; }
+# start KEY=VALUE...: a server of the model
+start() { start_server "$m" "$@"; }
 post() { curl -s --max-time 60 "$url$1" -d "$2"; }
 # has WHAT TEXT PATH BODY: the answer has the text
 has() {
@@ -155,6 +145,9 @@ has 'tokenize' '"tokens":[10,11,39,40]' /tokenize '{"prompt":"hi ab"}'
 has 'tokenize messages' '"count":18' /tokenize '{"messages":[{"role":"user","content":"hi"}]}'
 has 'detokenize' '"prompt":"hi ab"' /detokenize '{"tokens":[10,11,39,40]}'
 get() { curl -s --max-time 60 "$url$1"; }
+case $(get /v1/models/model) in '{"id":"model"'*) ;; *) say "a model: $(get /v1/models/model)" ;; esac
+case $(get /v1/models/none) in *model_not_found*) ;; *) say "no model: $(get /v1/models/none)" ;; esac
+case $(curl -s -I --max-time 60 "$url/health") in *' 200 '*) ;; *) say "HEAD /health: $(curl -s -I --max-time 60 "$url/health")" ;; esac
 case $(get /v1/models) in *'"id":"model"'*'"max_model_len":200'*) ;; *) say "models: $(get /v1/models)" ;; esac
 [ "$(get /health)" = '{"status":"ok"}' ] || say "health: $(get /health)"
 case $(get /metrics) in *'vllm:prefix_cache_hits_total{model_name="model"} '[1-9]*'vllm:time_to_first_token_seconds_bucket{le="0.001"'*) ;; *) say "metrics: $(get /metrics)" ;; esac
@@ -192,6 +185,16 @@ wrong 400 'max_tokens' $chat "{$hi,\"max_tokens\":0}"
 wrong 400 'tools' $chat "{$hi,\"tools\":[{\"type\":\"function\"}]}"
 wrong 400 'tool_choice' $chat "{$hi,\"tool_choice\":\"required\"}"
 wrong 400 'functions' $chat "{$hi,\"functions\":[{}]}"
+for f in '"function_call":"auto"' '"audio":{"voice":"a"}' '"modalities":["audio"]' '"chat_template":"x"' '"reasoning_effort":"lots"' \
+    '"priority":1' '"prompt_logprobs":1' '"return_token_ids":1'; do
+    name=${f#\"}
+    wrong 400 "${name%%\"*}" $chat "{$hi,$f}"
+done
+wrong 400 'has no \"content\"' $chat '{"messages":[{"role":"user"}]}'
+wrong 400 'has no \"content\"' $chat '{"messages":[{"role":"assistant","content":null}]}'
+has 'a call without content' '"finish_reason":' $chat '{"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"{}"}}]}],"max_tokens":1}'
+has 'what changes nothing' '"finish_reason":' $chat "{$hi,\"max_tokens\":1,\"modalities\":[\"text\"],\"functions\":[],\"priority\":0,\"reasoning_effort\":\"low\"}"
+has 'ids' '"prompt_token_ids":[10,11],"token_ids":[' $c '{"prompt":"hi","max_tokens":2,"return_token_ids":true}'
 for f in '"type":"x"' '"type":"json_schema"' '"type":"json_schema","json_schema":{"schema":{"type":"object","patternProperties":{}}}' \
     '"type":"json_schema","json_schema":{"schema":{"$ref":"#"}}'; do wrong 400 'response_format' $chat "{$hi,\"response_format\":{$f}}"; done
 for f in '"regex":"("' '"choice":[]' '"choice":[1]' '"json":5' '"other":1' ''; do wrong 400 'structured_outputs' $c "{\"prompt\":\"a\",\"structured_outputs\":{$f}}"; done
@@ -240,7 +243,7 @@ grep -q 'took longer than 0.3 s' "$tmp/long" || say "request_seconds: $(cut -c1-
 stop
 
 # --- as many as fit in the batch are under way, the others wait; an engine with work is stuck when it makes no step ---
-start max_model_len=250 batch=2 stuck_seconds=1e-6
+start max_model_len=250 batch=2 stuck_seconds=1e-6 gpu_memory_utilization=0.5
 n=0 # the engine has begun to wait for work
 until [ "$(get /health)" = '{"status":"ok"}' ] || [ $n = 100 ]; do n=$((n + 1)); sleep 0.1; done
 [ "$(get /health)" = '{"status":"ok"}' ] || say "an engine without work is stuck: $(get /health)"
@@ -300,6 +303,7 @@ expect 3 'no adapter' $maxc serve "$m" lora=a=/nowhere
 expect 5 'cannot listen' $maxc serve "$m" port=1 host=192.0.2.1
 expect 2 'is no address' $maxc serve "$m" host=not.an.address.
 expect 2 'the model was made for 256' $maxc serve "$m" max_model_len=1000
+expect 2 'gpu_memory_utilization' $maxc serve "$m" gpu_memory_utilization=1.5
 expect 2 'speculative_tokens=0' $maxc serve tests/fixtures/models/qwen3-next tokenizer_path="$m" speculative_tokens=4
 
 # --- the engine under load ---

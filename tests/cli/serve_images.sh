@@ -2,22 +2,12 @@
 # serve_images.sh - images in requests: answers are those of `maxc generate image=`, alone and in company, from OpenAI's
 # form and Anthropic's; what is no image, too large, too many, or for a model of text alone is refused.
 . tests/cli/expect.inc
+. tests/cli/server.inc
 pictures=tests/fuzz/corpus/image
 say() { echo "serve_images.sh: $*"; bad=1; }
 
-# start MODEL KEY=VALUE...: a server, its address in $url
-start() {
-    : > "$tmp/out"
-    $maxc serve "$@" port=0 num_threads=1 batch=4 > "$tmp/out" 2> "$tmp/err" &
-    server=$!
-    n=0
-    until url=$(sed -n 's/^[^:]*: \(http:.*\)/\1/p' "$tmp/out") && [ -n "$url" ]; do
-        n=$((n + 1))
-        [ $n -lt 600 ] && kill -0 $server || { say "no server: $(cat "$tmp/err")"; exit 1; }
-        sleep 0.1
-    done
-}
-stop() { kill -TERM $server; wait $server; code=$?; [ $code = 0 ] || say "the server ended with $code: $(cat "$tmp/err")"; }
+# start MODEL KEY=VALUE...: a server of four slots
+start() { start_server "$@" batch=4; }
 data() { printf 'data:image/%s;base64,' "$2"; base64 -w 0 < "$1"; }
 part() { printf '{"type":"image_url","image_url":{"url":"%s"}}' "$(data "$1" png)"; }
 # chat PARTS FIELDS: a request in a file, since images are long

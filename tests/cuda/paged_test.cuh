@@ -7,12 +7,14 @@
 #include "device/cuda/attention/paged.h"
 extern "C" {
 #include "ops/gpu_work.h"
+#include "ops/paged_split.h"
 }
 
 struct paged_case {
     int q_heads, k_heads, dim, columns, window, chunk;
     float softcap;
     bool sinks;
+    bool few = false; /* sequences: leaves are shorter (ops/paged_split.h) */
 };
 /* Tokens [from, to) of a sequence. */
 struct paged_run {
@@ -41,7 +43,7 @@ template <class T> static T *to_device(const std::vector<T> &x)
 }
 
 struct paged_pool {
-    enum { PAGE = 16, ROWS = 6 };
+    enum { PAGE = 16, ROWS = 12, FEW = 6 }; /* of which the batches use no more */
     const paged_case c;
     int pages;
     std::vector<int32_t> table;
@@ -76,7 +78,7 @@ struct paged_pool {
         mx_cuda_paged p = {};
         p.queries = (int)b.row.size(), p.q_heads = c.q_heads, p.k_heads = c.k_heads;
         p.qk_dim = p.v_dim = c.dim, p.slots = (int64_t)pages * PAGE;
-        p.k_row = p.v_row = (int64_t)c.k_heads * c.dim, p.page = PAGE, p.rows = ROWS;
+        p.k_row = p.v_row = (int64_t)c.k_heads * c.dim, p.page = PAGE, p.rows = c.few ? FEW : ROWS;
         p.columns = c.columns, p.window = c.window, p.chunk = c.chunk;
         p.scale = 1 / sqrtf((float)c.dim), p.softcap = c.softcap, p.bf16 = true;
         p.k = k, p.v = v, p.table = device_table, p.sinks = c.sinks ? sinks : NULL;
@@ -125,7 +127,8 @@ static vec run_paged(const paged_pool &pool, const paged_batch &b, const mx_bf16
 {
     mx_cuda_paged p = pool.shape(b);
     int64_t n = (int64_t)p.queries * p.q_heads * p.v_dim;
-    mx_gpu_paged g = {p.queries, p.rows, p.q_heads, (int64_t)p.page * p.columns, p.v_dim};
+    const int heads = p.q_heads * mx_paged_split(p.rows);
+    mx_gpu_paged g = {p.queries, p.rows, heads, (int64_t)p.page * p.columns, p.v_dim};
     mx_bf16 *out = device_alloc<mx_bf16>(n);
     char *work = device_alloc<char>(mx_gpu_paged_bytes(&g));
     int32_t *positions = to_device(b.positions), *row = to_device(b.row);
@@ -161,9 +164,9 @@ static void test_paged_case(const paged_case &c)
             pool.expect(&hq[i * each + h * c.dim], b.row[i], b.positions[i], h,
                         &want[i * each + h * c.dim]);
     char name[160];
-    snprintf(name, sizeof name, "paged h%d/%d d%d, %d positions, window %d chunk %d cap %.0f%s",
+    snprintf(name, sizeof name, "paged h%d/%d d%d, %d positions, window %d chunk %d cap %.0f%s%s",
              c.q_heads, c.k_heads, c.dim, last + 1, c.window, c.chunk, c.softcap,
-             c.sinks ? " sinks" : "");
+             c.sinks ? " sinks" : "", c.few ? " few" : "");
     vec got = run_paged(pool, b, q, true);
     check(name, rel_error(got, want), 6e-3);
     check("  by the plain kernel", rel_error(run_paged(pool, b, q, false), want), 6e-3);
@@ -196,6 +199,9 @@ static void test_paged()
     test_paged_case({8, 8, 128, 40, 100, 0, 0, true});  /* a ring of pages */
     test_paged_case({40, 2, 128, 40, 0, 300, 30, true}); /* 20 heads: two parts */
     test_paged_case({4, 1, 128, 2304, 0, 0, 0, false}); /* longer leaves */
+    test_paged_case({32, 8, 128, 64, 0, 0, 0, false, true});
+    test_paged_case({8, 8, 128, 40, 100, 0, 0, true, true});
+    test_paged_case({4, 1, 128, 2304, 0, 0, 0, false, true});
 }
 
 #endif

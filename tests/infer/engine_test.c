@@ -162,6 +162,116 @@ static void run_in_company(const char *name, family *f, int64_t rounds, int64_t 
     mx_engine_close(e);
 }
 
+/* --- one step ahead --- */
+
+enum { AHEAD_ROUNDS = 80, AHEAD_MOST = 48 };
+typedef struct {
+    int32_t ids[AHEAD_ROUNDS][AHEAD_MOST];
+    int64_t n[AHEAD_ROUNDS]; /* 0: there was none, or it left */
+} drawn_answers;
+
+/* What comes at a step: a golden prompt, or another one whose tokens are drawn at random; some want
+ * log-probabilities, which stops the engine from going ahead; some end at a token. */
+static void ahead_request(const family *f, int64_t step, mx_tokens *prompt, mx_request_options *q)
+{
+    mx_random4 x = mx_philox(9, 1, (uint64_t)step);
+    static int32_t stop = 3;
+    *q = greedy(f, NULL);
+    q->log_probs = x.v[1] % 6 == 0;
+    q->n_top = 0;
+    *prompt = (mx_tokens){.ids = prompt->ids, .n = f->n_prompt};
+    memcpy(prompt->ids, f->want, sizeof *f->want * (size_t)f->n_prompt);
+    if (x.v[0] % 3 == 0)
+        return;
+    q->sampling.temperature = 1;
+    q->sampling.seed = (uint64_t)step;
+    q->max_new = x.v[1] % 16 + 1;
+    q->stop_ids = &stop;
+    q->n_stop_ids = x.v[3] % 2;
+    prompt->n = x.v[2] % 23 + 1;
+    for (int64_t i = 0; i < prompt->n; i++)
+        prompt->ids[i] = f->want[(i * (1 + step % 3)) % f->n_prompt];
+}
+
+static void run_ahead(family *f, mx_engine_options o, drawn_answers *out)
+{
+    mx_engine *e;
+    bool alone = o.sequences == 1;
+    int32_t ids[AHEAD_MOST];
+    mx_request *all[AHEAD_ROUNDS] = {0};
+    memset(out, 0, sizeof *out);
+    o.device_draws = true;
+    MX_CHECK_OK(mx_engine_open(&e, &o));
+    for (int64_t step = 0; step < AHEAD_ROUNDS || mx_engine_busy(e); step++) {
+        mx_tokens prompt = {.ids = ids};
+        mx_request_options q;
+        if (step < AHEAD_ROUNDS) {
+            ahead_request(f, step, &prompt, &q);
+            q.owner = &all[step];
+            MX_CHECK_OK(mx_engine_admit(e, &prompt, &q, &all[step]));
+        }
+        while (alone && mx_engine_busy(e))
+            MX_CHECK_OK(mx_engine_step(e));
+        MX_CHECK_OK(mx_engine_step(e));
+        if (!alone && step >= 7 && step < AHEAD_ROUNDS && step % 7 == 0 && all[step - 3]) {
+            mx_engine_cancel(e, all[step - 3]); /* it leaves, perhaps with a token in flight */
+            all[step - 3] = NULL;
+        }
+        for (mx_request *r; (r = mx_engine_take(e));) {
+            mx_request **own = r->owner;
+            if (!r->finish)
+                continue;
+            MX_CHECK(r->finish != MX_FINISH_ERROR, "%s", mx_status_text(r->error));
+            out->n[own - all] = r->tokens.n;
+            memcpy(out->ids[own - all], r->tokens.ids, sizeof(int32_t) * (size_t)r->tokens.n);
+            mx_engine_cancel(e, r);
+            *own = NULL;
+        }
+    }
+    mx_engine_counts c = mx_engine_count(e);
+    MX_CHECK(c.ahead > c.steps / (alone ? 4 : 8) && c.pages_held == 0, "%d of %d steps ahead, %d pages held",
+             (int)c.ahead, (int)c.steps, (int)c.pages_held);
+    MX_CHECK(alone || c.preemptions > 0, "%d preemptions", (int)c.preemptions);
+    mx_engine_close(e);
+}
+
+/* Batches that are launched before the tokens of the one before are known give the same tokens as
+ * one request at a time does, and goldens where nothing is random. */
+static void check_ahead(const char *name)
+{
+    family f = {0};
+    static drawn_answers alone, company;
+    MX_CHECK_OK(family_open(&f, name));
+    mx_engine_options o = options_of(&f);
+    run_ahead(&f, o, &alone);
+    o.sequences = 5;
+    o.step_tokens = 11;
+    o.cache_tokens = 144;
+    run_ahead(&f, o, &company);
+    int same = 0, golden = 0;
+    for (int i = 0; i < AHEAD_ROUNDS; i++) {
+        if (!company.n[i])
+            continue;
+        MX_CHECK(company.n[i] == alone.n[i] &&
+                     memcmp(company.ids[i], alone.ids[i], sizeof(int32_t) * (size_t)alone.n[i]) == 0,
+                 "%s: request %d: %d tokens alone, %d in company, or others", name, i,
+                 (int)alone.n[i], (int)company.n[i]);
+        same++;
+        golden += company.n[i] == f.total &&
+                  memcmp(company.ids[i], f.want, sizeof(int32_t) * (size_t)f.total) == 0;
+    }
+    MX_CHECK(same > AHEAD_ROUNDS / 2 && golden > AHEAD_ROUNDS / 8, "%s: %d, %d goldens", name, same,
+             golden);
+    family_close(&f);
+}
+
+MX_TEST(engine_one_step_ahead_changes_nothing)
+{
+    check_ahead("llama3");
+    check_ahead("qwen3-next");
+    check_ahead("deepseek-v3");
+}
+
 static void check_family(const char *name, int64_t rounds)
 {
     family f = {0};

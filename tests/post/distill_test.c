@@ -101,14 +101,15 @@ MX_TEST(post_distillation_refuses_what_cannot_be)
     post_remove(folder);
 }
 
-MX_TEST(post_courses_go_from_first_to_last)
+MX_TEST(post_schedules_go_from_first_to_last)
 {
-    mx_course c = {.first = 1, .last = 3, .how = MX_LINEAR};
-    MX_CHECK(mx_course_at(&c, 0, 4) == 1 && mx_course_at(&c, 2, 4) == 2 &&
-             mx_course_at(&c, 9, 4) == 3, "linear");
+    mx_distill_schedule c = {.first = 1, .last = 3, .how = MX_LINEAR};
+    MX_CHECK(mx_distill_schedule_at(&c, 0, 4) == 1 && mx_distill_schedule_at(&c, 2, 4) == 2 &&
+             mx_distill_schedule_at(&c, 9, 4) == 3, "linear");
     c.how = MX_COSINE;
-    MX_CHECK(mx_course_at(&c, 0, 4) == 1 && fabs(mx_course_at(&c, 2, 4) - 2) < 1e-12 &&
-             mx_course_at(&c, 4, 4) == 3, "cosine");
+    MX_CHECK(mx_distill_schedule_at(&c, 0, 4) == 1 &&
+                 fabs(mx_distill_schedule_at(&c, 2, 4) - 2) < 1e-12 &&
+                 mx_distill_schedule_at(&c, 4, 4) == 3, "cosine");
     c.how = MX_STAYS;
-    MX_CHECK(mx_course_at(&c, 3, 4) == 1, "constant");
+    MX_CHECK(mx_distill_schedule_at(&c, 3, 4) == 1, "constant");
 }

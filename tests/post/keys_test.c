@@ -94,6 +94,11 @@ static const struct {
     {"grpo", "mask_truncated_completions=true", SHORT},
     {"grpo", "sapo_temperature_pos=2", SHORT " loss_type=sapo"},
     {"grpo", "sapo_temperature_neg=2", SHORT " loss_type=sapo"},
+    {"grpo", "vespo_k_pos=1", SHORT " loss_type=vespo"},
+    {"grpo", "vespo_k_neg=1", SHORT " loss_type=vespo"},
+    {"grpo", "vespo_lambda_pos=1", SHORT " loss_type=vespo"},
+    {"grpo", "vespo_lambda_neg=1", SHORT " loss_type=vespo"},
+    {"grpo", "off_policy_mask_threshold=0.001", SHORT},
     {"grpo", "reward_weights=2,1", SAMPLES " reward=format,ended reward_pattern=[^a-m]*"},
     {"grpo", "reward_pattern=.*", SAMPLES " reward=format"},
 };

@@ -25,6 +25,7 @@ typedef struct {
     mx_loss_on loss_on;
     bool whole;                    /* records as one text each: encode_whole.c */
     bool takes_pairs;              /* preferences and nothing else; otherwise they are refused */
+    bool sides_apart;              /* ORPO's pairs: encode_whole.c */
     bool parse_special;            /* special-token strings in data become special tokens */
     int64_t vocab_size;            /* ids from files must be below it; 0: not checked */
     const char *const *columns;    /* named by the user; NULL: by example.h's table */
@@ -35,7 +36,7 @@ typedef struct {
 /* How records become documents, as one number: for what depends on it. */
 static inline int mx_encoder_mode(const mx_encoder *e)
 {
-    return (int)e->loss_on + 8 * e->whole + 16 * e->takes_pairs;
+    return (int)e->loss_on + 8 * e->whole + 16 * e->takes_pairs + 32 * e->sides_apart;
 }
 
 /* Owns its memory and keeps it from one to the next. */

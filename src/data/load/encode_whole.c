@@ -5,7 +5,9 @@
  * where the last letters of one and the first of the other make a token. The two sides of a
  * preference begin at the earlier of their places. Begin and end tokens: what the tokenizer itself
  * adds to a text, and an end token behind texts and completions that have none; conversations are
- * what the chat template says and nothing else.
+ * what the chat template says and nothing else. ORPO's sides (sides_apart) begin each at its own
+ * place, at most one token before the prompt's end, and have begin and end tokens around
+ * conversations too, as TRL's ORPO trainer does it.
  */
 #include "data/load/encode.h"
 
@@ -53,6 +55,29 @@ static void mark(const mx_encoder *e, mx_document *d, int64_t from)
     mx_encode_mark(d, from, true);
 }
 
+/* Where an answer begins, `alone` being the prompt's tokens. */
+static int64_t begin_of(const mx_encoder *e, const mx_tokens *alone, mx_document *d)
+{
+    int64_t n = common(alone, &d->ids);
+    if (!e->sides_apart)
+        return n;
+    n = n < alone->n ? alone->n - 1 : n;
+    int32_t bos = e->add_bos ? mx_tokenizer_bos(e->tokenizer) : -1;
+    if (bos < 0 || (d->ids.n && d->ids.ids[0] == bos))
+        return n;
+    mx_tokens_add(&d->ids, bos);
+    memmove(d->ids.ids + 1, d->ids.ids, sizeof *d->ids.ids * (size_t)(d->ids.n - 1));
+    d->ids.ids[0] = bos;
+    return n + 1;
+}
+
+static void mark_sides(const mx_encoder *e, mx_document out[2], const int64_t begins[2])
+{
+    int64_t first = begins[0] < begins[1] ? begins[0] : begins[1];
+    for (int k = 0; k < 2; k++)
+        mark(e, &out[k], e->sides_apart ? begins[k] : first);
+}
+
 /* --- texts --- */
 
 static mx_status encode_text(const mx_encoder *e, mx_text_range text, mx_document *d)
@@ -79,8 +104,8 @@ static mx_status encode_answer(const mx_encoder *e, mx_text_range prompt, mx_tex
     answer = without_end(e, answer);
     mx_str_add_n(&s, answer.text, answer.len);
     MX_TRY_OUT(st, tokenize(e, &s, false, &d->ids));
+    *begins = begin_of(e, &alone, d);
     finish(e, d);
-    *begins = common(&alone, &d->ids);
 out:
     mx_tokens_fini(&alone);
     mx_str_fini(&s);
@@ -110,8 +135,7 @@ static mx_status encode_pair(const mx_encoder *e, const mx_example *x, mx_docume
         prompt = common_prompt(side);
     for (int k = 0; k < 2; k++)
         MX_TRY(encode_answer(e, prompt, side[k], &out[k], &begins[k]));
-    for (int k = 0; k < 2; k++)
-        mark(e, &out[k], begins[0] < begins[1] ? begins[0] : begins[1]);
+    mark_sides(e, out, begins);
     return MX_OK;
 }
 
@@ -149,14 +173,14 @@ static mx_status mark_assistant(const mx_encoder *e, const mx_str *text,
 
 /* The first token behind the first n messages and what begins an answer. */
 static mx_status behind_prompt(const mx_encoder *e, const mx_example *x, json_t *messages, size_t n,
-                               const mx_tokens *ids, int64_t *begins)
+                               mx_document *d, int64_t *begins)
 {
     mx_str head = {0};
     mx_tokens alone = {0};
     mx_status st = mx_chat_text(e, messages, x->tools, n, true, &head);
     if (!st)
         st = tokenize(e, &head, true, &alone);
-    *begins = common(&alone, ids);
+    *begins = begin_of(e, &alone, d);
     mx_tokens_fini(&alone);
     mx_str_fini(&head);
     return st;
@@ -180,7 +204,7 @@ static mx_status encode_chat(const mx_encoder *e, const mx_example *x, mx_docume
         goto out;
     }
     if (e->loss_on == MX_LOSS_COMPLETION && x->n_prompt)
-        st = behind_prompt(e, x, x->messages, x->n_prompt, &d->ids, &begins);
+        st = behind_prompt(e, x, x->messages, x->n_prompt, d, &begins);
     mark(e, d, begins);
 out:
     mx_chat_spans_fini(&spans);
@@ -212,12 +236,13 @@ static mx_status encode_pair_of_chats(const mx_encoder *e, const mx_example *x, 
         if (!st)
             st = tokenize(e, &text, true, &out[k].ids);
         if (!st && n)
-            st = behind_prompt(e, x, side[k], n, &out[k].ids, &begins[k]);
+            st = behind_prompt(e, x, side[k], n, &out[k], &begins[k]);
+        if (!st && e->sides_apart)
+            finish(e, &out[k]);
         mx_str_fini(&text);
         MX_TRY(st);
     }
-    for (int k = 0; k < 2; k++)
-        mark(e, &out[k], begins[0] < begins[1] ? begins[0] : begins[1]);
+    mark_sides(e, out, begins);
     return MX_OK;
 }
 

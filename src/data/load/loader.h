@@ -39,6 +39,7 @@ typedef struct {
     double
         bad_budget; /* largest fraction of bad records; 10 are always allowed */
     bool drop_last; /* leave out the last batch when it is not full; otherwise it is padded */
+    bool epoch_batches; /* an epoch's last batch is padded too, not filled up from the next */
     const char *cache_dir;  /* keep tokenized records there; NULL: do not */
     double sample_seconds;  /* to look how large each dataset is, when it is opened; 0: do not */
 } mx_loader_options;
@@ -66,7 +67,7 @@ typedef struct {
 typedef struct mx_loader mx_loader;
 mx_status mx_loader_open(mx_loader **out, const mx_loader_options *o) MX_MUST_USE;
 /* Waits for the first batch, without taking it: data that cannot be read or encoded is known
- * then. */
+ * then. MX_STOPPED when a signal asks to stop meanwhile. */
 mx_status mx_loader_ready(mx_loader *l) MX_MUST_USE;
 /* *batch stays valid until the next call; NULL after the last. An error stays. */
 mx_status mx_loader_next(mx_loader *l, const mx_batch **batch) MX_MUST_USE;

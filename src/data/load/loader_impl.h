@@ -74,6 +74,9 @@ struct mx_loader {
     int *window_which;
     int64_t n_window, cap_window_after, cap_window_which;
     bool exhausted;           /* no more documents will come */
+    bool in_batch;            /* the batch that is being made has rows */
+    bool epoch_turned;        /* and the next record is of another epoch than its last */
+    int64_t last_epoch;       /* of the last record that was added; -1: there was none */
     int32_t *scratch;         /* (4 S) rows of other ranks */
     mx_loader_at given;       /* position after the last batch given: what is saved */
 };

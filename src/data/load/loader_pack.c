@@ -26,23 +26,13 @@ static mx_status judge_bad(mx_loader *l, mx_loader_item *it)
     mx_status st = it->bad;
     it->bad = MX_OK;
     pthread_mutex_lock(&l->lock);
-    bool skip = l->o.skip_bad && mx_status_code(st) == MX_INPUT;
-    if (skip) {
-        if (l->bad_records++ == 0)
-            mx_str_add(&l->first_bad, mx_status_text(st));
-        double budget = l->o.bad_budget * (double)l->records;
-        skip = l->bad_records <= 10 || (double)l->bad_records <= budget;
-        if (!skip)
-            st = mx_status_wrap(st,
-                                "%lld of %lld records are bad, more than bad_record_budget=%g "
-                                "allows; the latest",
-                                (long long)l->bad_records, (long long)l->records, l->o.bad_budget);
-    }
+    mx_bad_records b = {l->o.skip_bad, l->o.bad_budget, l->records, l->bad_records};
+    if (b.skip && b.bad == 0 && mx_status_code(st) == MX_INPUT)
+        mx_str_add(&l->first_bad, mx_status_text(st));
+    st = mx_bad_records_judge(&b, st);
+    l->bad_records = b.bad;
     pthread_mutex_unlock(&l->lock);
-    if (!skip)
-        return st;
-    mx_status_free(st);
-    return MX_OK;
+    return st;
 }
 
 /* The window's documents and, for each, where the data stands after it. One entry per record: the
@@ -114,8 +104,16 @@ static int64_t epoch_before(const mx_cursor *c)
 /* bfd packs an epoch by itself: the longest documents of several would come first otherwise. */
 static bool begins_epoch(const mx_loader *l, const mx_loader_item *it)
 {
-    return l->o.pack.kind == MX_PACK_BFD && l->mixture.n == 1 && l->n_window > 0 &&
+    bool by_itself = l->o.pack.kind == MX_PACK_BFD || l->o.epoch_batches;
+    return by_itself && l->mixture.n == 1 && l->n_window > 0 &&
            epoch_before(&it->after) != epoch_before(&l->window_after[l->n_window - 1]);
+}
+
+/* The first record of a window: may it stand in the batch that is being made? */
+static bool turns_epoch(const mx_loader *l, const mx_loader_item *it)
+{
+    return l->o.epoch_batches && l->mixture.n == 1 && l->n_window == 0 && l->in_batch &&
+           epoch_before(&it->after) != l->last_epoch;
 }
 
 static mx_status fill_window(mx_loader *l)
@@ -126,9 +124,16 @@ static mx_status fill_window(mx_loader *l)
         if (!c)
             return MX_OK;
         while (c->taken < c->n && !mx_packer_full(l->packer) && !epoch_ends) {
-            epoch_ends = begins_epoch(l, &c->items[c->taken]);
-            if (!epoch_ends)
-                MX_TRY(add_record(l, &c->items[c->taken++]));
+            mx_loader_item *it = &c->items[c->taken];
+            l->epoch_turned = turns_epoch(l, it);
+            if (l->epoch_turned)
+                return MX_OK;
+            epoch_ends = begins_epoch(l, it);
+            if (epoch_ends)
+                continue;
+            l->last_epoch = epoch_before(&it->after);
+            c->taken++;
+            MX_TRY(add_record(l, it));
         }
         if (c->taken == c->n) {
             l->exhausted = c->end;
@@ -206,9 +211,13 @@ static mx_status make_batch(mx_loader *l, mx_loader_slot *slot, bool *full)
     int64_t row = 0;
     *full = false;
     clear_batch(l, &slot->batch);
+    l->epoch_turned = false;
     while (row < l->o.batch_rows && !l->stop) {
+        l->in_batch = row > 0;
         if (!mx_packer_closed(l->packer))
             MX_TRY(fill_window(l));
+        if (l->epoch_turned)
+            break;
         while (row < l->o.batch_rows && l->at.row < mx_packer_rows(l->packer))
             MX_TRY(take_row(l, &slot->batch, row++));
         if (l->stop)
@@ -221,7 +230,7 @@ static mx_status make_batch(mx_loader *l, mx_loader_slot *slot, bool *full)
             next_window(l);
         }
     }
-    *full = row == l->o.batch_rows || (row > 0 && !l->o.drop_last);
+    *full = row == l->o.batch_rows || (row > 0 && (!l->o.drop_last || l->epoch_turned));
     for (int64_t r = 0; r < slot->batch.rows; r++) /* rows that were not filled have none */
         if (slot->batch.first_image[r + 1] < slot->batch.first_image[r])
             slot->batch.first_image[r + 1] = slot->batch.first_image[r];

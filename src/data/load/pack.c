@@ -95,6 +95,8 @@ static void cut(mx_packer *p, int64_t at, int64_t n)
 bool mx_packer_trains(const mx_packer *p, const uint8_t *trained, int64_t n)
 {
     int64_t most = p->o.exact ? p->o.seq_len : p->o.seq_len + 1;
+    if (p->o.drop_long && n > most)
+        return false;
     if (p->o.truncate && n > most)
         n = most;
     return n > 1 && memchr(trained + 1, true, (size_t)(n - 1)) != NULL;

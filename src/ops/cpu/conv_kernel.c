@@ -65,7 +65,7 @@ static void check(const mx_conv *c)
     MX_ASSERT(c->taps >= 1 && c->taps <= MX_CONV_MAX_TAPS, "taps=%d", c->taps);
 }
 
-static void turn(const mx_conv *c, void *wt)
+static void transpose_weights(const mx_conv *c, void *wt)
 {
     if (c->type == MX_NUM_F64)
         transpose_f64(c, wt);
@@ -96,8 +96,8 @@ void mx_conv_forward(const mx_conv *c, void *y, void *new_state, void *work)
     check(c);
     size_t row = row_bytes(c);
     int threads = c->len == 1 && c->batch == 1 ? 1 : thread_count(c);
-    if (!c->turned)
-        turn(c, work);
+    if (!c->transposed)
+        transpose_weights(c, work);
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t i = 0; i < c->batch * c->len; i++) {
         void *acc = (char *)work + row * (size_t)(c->taps + omp_get_thread_num());
@@ -113,7 +113,7 @@ void mx_conv_forward(const mx_conv *c, void *y, void *new_state, void *work)
 static void backward_x(const mx_conv *c, const void *dy, void *dx, char *work, int threads)
 {
     size_t row = row_bytes(c);
-    turn(c, work);
+    transpose_weights(c, work);
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t i = 0; i < c->batch * c->len; i++) {
         void *acc = work + row * (size_t)(c->taps + omp_get_thread_num());

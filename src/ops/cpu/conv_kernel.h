@@ -23,7 +23,7 @@ typedef struct {
     const void *x, *w, *bias, *state; /* bias, state: or NULL */
     const int32_t *segments;          /* (B, S), or NULL */
     int threads;                      /* 0: all of OpenMP's */
-    bool turned; /* `work` is that of a call with the same filter before: it is in there */
+    bool transposed; /* `work` is that of an earlier call with this filter, which is in it */
 } mx_conv;
 
 size_t mx_conv_work_bytes(const mx_conv *c);

@@ -6,7 +6,7 @@
  *
  * Why not a library: oneDNN's sgemm allocates, splits k by the thread count, so that bits change
  * with it, and its bf16 GEMM wants weights packed beforehand (docs/decisions.md;
- * bench/kernels_bench measures both).
+ * bench/kernels_bench.c measures both).
  */
 #include "ops/cpu/gemm.h"
 

@@ -7,7 +7,8 @@
  * elements.
  *
  *     A, B                    C             arithmetic
- *     f32 / bf16, any mix     f32 or bf16   f32 sums; both bf16 on AVX512_BF16: VDPBF16PS, f32 sums
+ *     f32 / bf16, any mix     f32 or bf16   f32 sums; both bf16 on AMX: TDPBF16PS, on AVX512_BF16:
+ *                                           VDPBF16PS, f32 sums
  *     f64                     f64           f64 (gradient checks)
  *
  * Promises. No allocation: packing buffers are on the stack (at most 5.1 MB per thread, for which

@@ -61,7 +61,8 @@ static void fill_encoder(mx_encoder *e, const mx_train_data *d, const mx_train_d
                       .add_eos = mx_config_bool(c, "add_eos"),
                       .parse_special =
                           strcmp(mx_config_text(c, "special_in_text"), "parse") == 0,
-                      .loss_on = r->loss_on, .whole = r->post, .takes_pairs = r->pairs};
+                      .loss_on = r->loss_on, .whole = r->post, .takes_pairs = r->pairs,
+                      .sides_apart = r->sides_apart};
     int n = mx_config_list(c, name, &columns);
     if (mx_config_is_set(c, name)) {
         e->n_columns = n;
@@ -153,9 +154,11 @@ mx_status mx_train_data_open_as(mx_train_data *d, const mx_train_data_request *r
                            .cache_dir = *cache ? cache : NULL,
                            .sample_seconds = r.look ? LOOK_SECONDS : 0};
     o.pack.exact = o.pack.drop_untrained = r.post;
+    o.epoch_batches = r.post && strcmp(mx_config_text(c, "semantics"), "trl") == 0;
     if (r.pairs) {
         o.pack.kind = MX_PACK_NONE;
         o.pack.truncate = true;
+        o.pack.drop_long = r.drops_long;
     }
     o.pack.pad_id = pad >= 0 && pad < r.vocab ? pad : 0;
     fill_encoder(&o.encoder, d, &r);

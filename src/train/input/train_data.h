@@ -40,6 +40,8 @@ typedef struct {
     bool no_loader;        /* the sets and the tokenizer alone */
     bool post;             /* records as post-training sees them: data/load/encode_whole.c */
     bool pairs;            /* chosen and rejected: two rows each, never packed */
+    bool sides_apart;      /* as in mx_encoder */
+    bool drops_long;       /* as in mx_pack_options */
     const mx_model_spec *model; /* with use_multimodal its images are read; NULL: text alone */
     int64_t images_per_row;     /* at most, to the model */
     bool once;             /* every record one time, in the order of the data */

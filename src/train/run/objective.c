@@ -49,7 +49,8 @@ double mx_beside_bytes(const mx_beside *b)
     return sum;
 }
 
-void mx_objective_apply(const mx_objective *o, const void *settings, mx_programs_request *q)
+void mx_objective_apply(const mx_objective *o, const void *settings, const mx_config *c,
+                        mx_programs_request *q)
 {
     mx_step_options *s = &q->options;
     if (o->rows != MX_ROWS_DOCUMENTS) { /* per_device_batch_size counts pairs, prompts */
@@ -63,6 +64,7 @@ void mx_objective_apply(const mx_objective *o, const void *settings, mx_programs
         s->shape.batch = b->microbatch;
         s->shape.packed = false;
     }
+    s->shape.balances = o->balances && strcmp(mx_config_text(c, "semantics"), "trl") == 0;
     s->loss = o->loss;
     s->settings = settings;
 }
@@ -72,5 +74,7 @@ void mx_objective_request(const mx_objective *o, const mx_config *c, mx_train_da
     r->post = o != NULL;
     r->no_loader = o && o->rows == MX_ROWS_SAMPLED;
     r->pairs = o && o->rows == MX_ROWS_PAIRS;
+    r->sides_apart = o && o->sides_apart;
+    r->drops_long = o && o->drops_long;
     r->loss_on = !o ? MX_LOSS_ALL : r->pairs ? MX_LOSS_COMPLETION : loss_on(c);
 }

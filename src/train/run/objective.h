@@ -76,6 +76,11 @@ struct mx_objective {
     mx_objective_rows rows;
     /* Makes the model that is read what it will be, before it is built; NULL: it stays. */
     mx_status (*adapt)(mx_model_spec *m);
+    bool sides_apart;  /* as in mx_encoder */
+    bool drops_long;   /* as in mx_pack_options */
+    bool mean_of_microbatches; /* the loss is the mean of theirs, each a mean over what it has */
+    bool balances; /* TRL adds the model's balance loss of experts, whatever its config says */
+    bool pipelines; /* may run in stages: no program but the step's is needed */
     bool is_nll; /* the loss is a mean over tokens of -log p: perplexity means something */
     /* Reads its keys into a struct in the arena; NULL: it has none. */
     mx_status (*read)(const mx_config *c, mx_arena *a, const void **settings);
@@ -98,6 +103,8 @@ struct mx_objective {
     int (*report)(const mx_objective_run *o, mx_metric *out);
     /* Looks at the numbers of a step that is done: may the run go on? */
     mx_status (*check)(const mx_objective_run *o, int64_t step, const mx_metric *m, int n);
+    /* Is the batch that `next` gave one that was trained on before? NULL: never. */
+    bool (*repeats)(const mx_objective_run *o);
     void (*position)(const mx_objective_run *o, mx_str *json);
     /* What the model can do by now: numbers, at most MX_HOST_METRICS. Both or neither. */
     mx_status (*measure)(mx_objective_run *o, int64_t step, mx_metric *out, int *n);
@@ -109,7 +116,7 @@ extern const int mx_objective_count;
 
 /* Makes the request for the programs of plain training that for the objective's. */
 struct mx_programs_request;
-void mx_objective_apply(const mx_objective *o, const void *settings,
+void mx_objective_apply(const mx_objective *o, const void *settings, const mx_config *c,
                         struct mx_programs_request *q);
 /* What `maxc data VERB` and the run itself read, from the same keys. NULL: plain training. */
 void mx_objective_request(const mx_objective *o, const mx_config *c, mx_train_data_request *r);

@@ -33,6 +33,8 @@ static mx_status feed_evaluated(void *ctx, int microbatch, mx_exec *e)
 {
     const evaluation *v = ctx;
     (void)microbatch;
+    float counted = (float)mx_run_counted(v->r, v->b);
+    MX_TRY(mx_exec_write(e, "aux_scale", &counted));
     return mx_run_feed(v->r, e, v->b, 0, 1);
 }
 

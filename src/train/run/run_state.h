@@ -30,6 +30,8 @@ typedef struct {
     double lr, wait_s, began, done, flops;
     mx_comm_mark comm_from, comm_to; /* between them are this rank's collectives */
     int64_t tokens, trained, counted; /* counted: what the loss is a mean over */
+    int64_t microbatches; /* that were run */
+    bool repeats; /* its tokens were trained on, and counted, before */
     mx_metric host[MX_HOST_METRICS]; /* of the objective, about the batch */
     int n_host;
     mx_readback got;

@@ -133,9 +133,41 @@ mx_status mx_run_feed(mx_run *r, mx_exec *e, const mx_batch *b, int64_t row, flo
 static float sum_of(const mx_run *r, const mx_inflight_step *f, int k)
 {
     float sum = 0;
-    for (int64_t i = 0; i < r->request.batch.accumulation; i++)
+    for (int64_t i = 0; i < f->microbatches; i++)
         sum += f->got.value[each_at(r, i, k)];
     return sum;
+}
+
+/* An epoch's last batch may not be full: microbatches up to the last that has a token. Several
+ * ranks run all of them, since each has rows of its own. */
+static int64_t microbatches_of(const mx_run *r, const mx_batch *b)
+{
+    int64_t n = r->request.batch.accumulation, size = r->batch.microbatch * b->seq_len;
+    if (!r->goal.objective || r->ranks.comm->size > 1)
+        return n;
+    for (; n > 1; n--)
+        for (int64_t i = (n - 1) * size; i < n * size; i++)
+            if (b->segments[i])
+                return n;
+    return n;
+}
+
+/* What the loss of microbatch k is multiplied by: TRL's means over pairs are means of the
+ * microbatches' means, which an epoch's last may have fewer pairs for. */
+static float scale_of(const mx_run *r, const mx_batch *b, const mx_inflight_step *f, int64_t k)
+{
+    const mx_objective *o = r->goal.objective;
+    int64_t rows = r->batch.microbatch, at = k * rows * b->seq_len;
+    if (!o || !o->mean_of_microbatches || r->ranks.comm->size > 1)
+        return f->counted ? 1.0f / (float)f->counted : 0;
+    mx_batch some = *b;
+    some.rows = rows;
+    some.tokens += at;
+    some.labels += at;
+    some.segments += at;
+    some.positions += at;
+    int64_t n = o->count(&r->goal, &some);
+    return n ? 1.0f / (float)(n * f->microbatches) : 0;
 }
 
 /* What the update needs: into the program that updates, just before it runs. */
@@ -216,13 +248,16 @@ static mx_status run_pipeline(mx_run *r, const mx_batch *b, mx_inflight_step *f,
 
 static mx_status run_programs(mx_run *r, const mx_batch *b, mx_inflight_step *f)
 {
-    float scale = f->counted ? 1.0f / (float)f->counted : 0;
+    f->microbatches = microbatches_of(r, b);
+    /* Ranks of a mesh have one microbatch together. */
+    float aux = 1.0f / (float)(f->microbatches * (r->mesh_rank ? 1 : r->ranks.data_ranks));
     mx_exec *each = r->batch.now, *last = r->programs.accumulates ? r->programs.apply.exec : each;
     if (r->programs.pipelined)
-        MX_TRY(run_pipeline(r, b, f, scale));
-    for (int64_t k = 0; each && k < r->request.batch.accumulation; k++) {
+        MX_TRY(run_pipeline(r, b, f, scale_of(r, b, f, 0)));
+    for (int64_t k = 0; each && k < f->microbatches; k++) {
         float first = k == 0;
-        MX_TRY(mx_run_feed(r, each, b, k * r->batch.microbatch, scale));
+        MX_TRY(mx_run_feed(r, each, b, k * r->batch.microbatch, scale_of(r, b, f, k)));
+        MX_TRY(mx_exec_write(each, "aux_scale", &aux));
         MX_TRY(mx_exec_write(each, "first", &first));
         int64_t seed = dropout_seed(r, f->step, k);
         MX_TRY(mx_exec_write(each, "dropout_seed", &seed));
@@ -274,6 +309,8 @@ mx_status mx_run_launch(mx_run *r, bool *end)
     f->counted = of_all[3];
     if (r->goal.objective && r->goal.objective->report)
         f->n_host = r->goal.objective->report(&r->goal, f->host);
+    if (r->goal.objective && r->goal.objective->repeats)
+        f->repeats = r->goal.objective->repeats(&r->goal);
     f->comm_from = mx_session_comm_mark(r->session);
     MX_TRY(run_programs(r, b, f));
     f->comm_to = mx_session_comm_mark(r->session);
@@ -299,10 +336,17 @@ static void checkpoint_state(mx_run *r, char *out, size_t cap)
         snprintf(out, cap, "saved %lld", (long long)s.last_step);
 }
 
+/* Over the microbatches that have such a thing: others say NAN. */
 static double mean_of(const mx_run *r, const mx_inflight_step *f, int k)
 {
     int ranks = r->mesh_rank ? 1 : r->ranks.comm->size;
-    return (double)sum_of(r, f, k) / (double)(r->request.batch.accumulation * ranks);
+    double sum = 0, n = 0;
+    for (int64_t i = 0; i < f->microbatches; i++) {
+        float x = f->got.value[each_at(r, i, k)];
+        if (!isnan(x))
+            sum += (double)x, n++;
+    }
+    return sum / (n * ranks);
 }
 
 /* Of the time of collectives, what kernels did not wait for. */
@@ -401,7 +445,7 @@ mx_status mx_run_settle(mx_run *r, int64_t step)
         return MX_OK;
     MX_TRY(mx_status_wrap(arrive(r, f), "step %lld", (long long)step));
     r->at.tokens += f->trained;
-    r->at.inputs += r->goal.objective ? f->tokens : 0;
+    r->at.inputs += r->goal.objective && !f->repeats ? f->tokens : 0;
     r->at.skipped += f->skipped;
     r->at.skipped_in_row = f->skipped ? r->at.skipped_in_row + 1 : 0;
     if (r->loop.spikes.cap)
@@ -409,6 +453,8 @@ mx_status mx_run_settle(mx_run *r, int64_t step)
     /* Now and then, where it takes no noticeable time: the machine may have been busy at first. */
     if (r->report.measures_peak && f->step_s > 1 && (step & (step - 1)) == 0 && step > 1)
         mx_run_measure_peak(r);
+    if (r->report.measures_peak && f->flops / f->step_s > r->report.peak_flops)
+        r->report.peak_flops = f->flops / f->step_s; /* it was busy, and can do at least this */
     mx_status st = report(r, f);
     mx_run_step_done(r, step);
     mx_run_check_saves(r);

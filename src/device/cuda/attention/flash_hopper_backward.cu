@@ -14,7 +14,7 @@
  * Rings in shared memory are between them (flash_hopper_smem.cuh). A tile above the diagonal of one
  * group's keys is left out by it; group 1 then takes half.
  *
- * A step's GEMMs are issued one by one, each as soon as its factors are there, and what is
+ * A step's GEMMs are issued one by one, each as soon as its operands are there, and what is
  * computed meanwhile belongs to the next: S, dP (while dV and dK of the tile before end), exp,
  * dV, dS (while dV is formed), dK. df lies over dp, so dP waits for dK of the tile before.
  *

@@ -17,7 +17,7 @@
  *
  * Registers decide the order: sums of dV and dK take 128 of 240, S and dP 32 each. P is rounded as
  * soon as it is there and S's place then holds dQ; dS is made of the rounded P and lies over dP.
- * Each GEMM is issued as soon as its factors are there and is waited for as late as can be:
+ * Each GEMM is issued as soon as its operands are there and is waited for as late as can be:
  *   S | dP, when dV and dK of the tile before are done | exps | dV | dQ of the tile before | dS |
  *   dK | dQ on its way to memory
  *

@@ -3,6 +3,7 @@
 #include "ops/inputs.h"
 #include "device/cuda/attention/paged.h"
 #include "ops/gpu_work.h"
+#include "ops/paged_split.h"
 
 enum { MX_INPUTS_PAGED_ATTENTION };
 
@@ -35,6 +36,7 @@ static mx_cuda_paged paged_of(const mx_exec_step *s)
                            .sinks = in[SINKS].data,
                            .selected = in[SELECTED].data,
                            .n_selected = in[SELECTED].data ? (int)in[SELECTED].type.dim[2] : 0,
+                           .until = in[UNTIL].data,
                            .out = s->call.out[0].data};
 }
 
@@ -47,10 +49,10 @@ static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t
     MX_CUDA_NEEDS(!s->call.in[K_SCALE].data, "keys and values of 8 bits");
     MX_CUDA_NEEDS(q->dim[3] <= MX_CUDA_PAGED_DIM, "heads of more than 1,024 elements");
     MX_CUDA_NEEDS(q->dim[2] <= 65535, "so many heads");
-    MX_CUDA_NEEDS(!s->call.in[UNTIL].data, "tokens of an image that see each other both ways");
     if (mx_cuda_paged_mma_is_possible(&p))
         *work = mx_gpu_paged_bytes(&(mx_gpu_paged){.queries = p.queries, .rows = p.rows,
-                                                   .heads = p.q_heads, .dim = p.v_dim,
+                                                   .heads = p.q_heads * mx_paged_split(p.rows),
+                                                   .dim = p.v_dim,
                                                    .span = (int64_t)p.page * p.columns});
     return MX_OK;
 }

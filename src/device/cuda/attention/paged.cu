@@ -44,7 +44,10 @@ __global__ void __launch_bounds__(WARPS *LANES)
         o[i] = 0;
     }
     const int32_t *list = p.selected ? p.selected + (int64_t)n * p.n_selected : NULL;
-    const int64_t end = list ? p.n_selected : at + 1, begin = list || !sees ? 0 : first_seen(p, at);
+    const int64_t last = p.until ? last_seen(p, at, p.until[n]) : at;
+    const int64_t end = list ? p.n_selected : last + 1, least = end - (int64_t)p.page * p.columns;
+    int64_t begin = list || !sees ? 0 : first_seen(p, at);
+    begin = !list && least > begin ? least : begin;
     for (int64_t x = begin + warp; sees && x < end; x += WARPS) {
         const int64_t position = list ? list[x] : x;
         const int64_t slot = position < 0 ? -1 : slot_of(p, table, position);

@@ -16,6 +16,14 @@ __device__ __forceinline__ int64_t first_seen(const mx_cuda_paged &p, int64_t at
     return at + 1 - lo > span ? at + 1 - span : lo;
 }
 
+/* The last position that the query at `at` sees where tokens of an image see each other: `until`,
+ * as far as this batch enters keys. */
+__device__ __forceinline__ int64_t last_seen(const mx_cuda_paged &p, int64_t at, int64_t until)
+{
+    const int64_t most = at + p.queries - 1;
+    return until <= at ? at : until < most ? until : most;
+}
+
 /* Where a position lies; -1: its page is not one of the pool's. */
 __device__ __forceinline__ int64_t slot_of(const mx_cuda_paged &p, const int32_t *table,
                                            int64_t position)

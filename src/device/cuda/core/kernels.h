@@ -108,6 +108,13 @@ typedef struct {
     int64_t rows, stride, vocab;
 } mx_sample_rows;
 cudaError_t mx_cuda_sample(const mx_sample_rows *s, cudaStream_t stream);
+/* Tokens of the next batch (ops/follow_drawn.c). */
+typedef struct {
+    int32_t *out;
+    const int32_t *tokens, *from, *drawn;
+    int64_t n, rows;
+} mx_follow;
+cudaError_t mx_cuda_follow_drawn(const mx_follow *f, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

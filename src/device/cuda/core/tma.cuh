@@ -2,11 +2,11 @@
  *
  * A tensor map, made on the host and passed to the kernel by value (const __grid_constant__), says
  * where a tensor of up to four dims lies; one thread then issues the load of a box of it. Here
- * boxes are 64 bf16 wide (128 bytes) and `rows` high, and land as wgmma.cuh wants them: 16-byte
- * pieces exchanged by row, the place a multiple of 1024 bytes. What lies outside the tensor arrives
- * as zeros, and counts as bytes all the same. Boxes of 32 (64 bytes) lie with piece ^ row / 2 % 4,
- * which keeps a column of eight rows in eight banks of 16 bytes as well; their place is a multiple
- * of 512.
+ * boxes are 64 bf16 wide (128 bytes) and `rows` high, and arrive as wgmma.cuh wants them: with the
+ * 128-byte swizzle, at a multiple of 1024 bytes. What lies outside the tensor arrives as zeros, and
+ * counts as bytes all the same. Boxes of 32 (64 bytes) have the 64-byte swizzle (16-byte piece ^
+ * row / 2 % 4), which keeps a column of eight rows in eight banks of 16 bytes as well, and are at a
+ * multiple of 512.
  *
  * A barrier (8 bytes of shared memory) counts arrivals and bytes; its phase turns when all have
  * come. bar_wait(b, parity) returns once the phase of that parity is over: on a fresh barrier at

@@ -1,10 +1,10 @@
 /* wgmma.cuh - wgmma, Hopper's tensor cores: four warps multiply tiles that lie in shared memory.
  *
- * A factor lies in slabs of 128-byte rows, 16-byte pieces exchanged by row (piece ^ row % 8),
- * groups of 8 rows one after the other. With k inside a row holds 64 of k, and the next 16 of k are
- * 32 bytes on; with k outside a slab has 64 columns, a row for each k, and the next 16 of k are
- * 2048 bytes on. Sums are in registers: lane l of warp w has rows 16 w + l / 4 and 8 below, and of
- * each 8 columns 2 (l % 4) and the next: d[4 j] and d[4 j + 1] of one row, d[4 j + 2] and
+ * An operand lies in slabs of 128-byte rows with the 128-byte swizzle (16-byte piece ^ row % 8),
+ * groups of 8 rows one after the other. K-major ("k inside"): a row holds 64 of k, and the next 16
+ * of k are 32 bytes on. MN-major ("k outside"): a slab has 64 columns, a row for each k, and the
+ * next 16 of k are 2048 bytes on. Accumulators: lane l of warp w has rows 16 w + l / 4 and 8 below,
+ * and of each 8 columns 2 (l % 4) and the next: d[4 j] and d[4 j + 1] of one row, d[4 j + 2] and
  * d[4 j + 3] of the other. To be compiled for sm_90a alone.
  *
  * `wgmma` is 256 columns wide; wgmma_n64 and wgmma_n128 are narrower. The `held` forms take A (64,
@@ -66,20 +66,20 @@ template <int N> __device__ __forceinline__ void settle(float (&d)[N])
         asm volatile("" : "+f"(d[i])::"memory");
 }
 
-/* A factor at a shared address that is a multiple of 1024: its slabs are so many bytes apart. */
+/* The matrix descriptor of an operand at a multiple of 1024 in shared memory. */
 __device__ __forceinline__ uint64_t describe_slab(uint32_t at, uint32_t slab_bytes)
 {
     return (uint64_t)(at >> 4 & 0x3fff) | (uint64_t)(slab_bytes >> 4) << 16 |
            (uint64_t)(1024 >> 4) << 32 | 1ull << 62;
 }
-/* The same factor so many bytes on. The address is a field of 14 bits in the lower word, which this
- * never fills: one instruction, where a description anew is four in the way of each wgmma. */
+/* The descriptor so many bytes on. The address is a field of 14 bits in the lower word, which this
+ * never fills: one instruction, where a new descriptor is four in the way of each wgmma. */
 __device__ __forceinline__ uint64_t slab_on(uint64_t slab, uint32_t bytes)
 {
     return (slab & 0xffffffff00000000ull) | (uint32_t)((uint32_t)slab + (bytes >> 4));
 }
-/* d (64, 256) += A (64, 16) B (16, 256); d is not read when `add` is 0. A_OUT, B_OUT: k is
- * outside. */
+/* d (64, 256) += A (64, 16) B (16, 256); d is not read when `add` is 0. A_OUT, B_OUT:
+ * MN-major. */
 template <bool A_OUT, bool B_OUT>
 __device__ __forceinline__ void wgmma(float d[128], uint64_t a, uint64_t b, int add)
 {

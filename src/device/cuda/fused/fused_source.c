@@ -2,7 +2,7 @@
  *
  * Two forms. Flat (nothing looks along a row, only scalars are broadcast): each thread takes W
  * neighbouring elements. Rows: L lanes share a row of C elements, W neighbours each, U times; for C
- * up to 32 W a row is part of a warp and a block holds several rows, beyond that a block is a row.
+ * up to 64 W a row is a warp's or part of one and a block holds several, beyond that a block is a row.
  * All values live in registers; a reduction goes through shuffles (and shared memory between
  * warps); a row map stages its operand in shared memory. With column sums a block takes every
  * grid-th row, adds up its own rows in registers and leaves them in `sums`, which a second kernel
@@ -50,6 +50,7 @@ static const char running_sum[] =
 
 enum {
     LONGEST_STAGED = 10752, /* elements; 9 words of 8 in 48 KB */
+    LONGEST_IN_WARP = 64,   /* pieces of W; the blocks of longer rows are large enough */
     FEW_LANES = 128,        /* of a row, whose block prefetches the next row */
     FLAT_BLOCK = 256,
     ANY_REGISTERS = 256     /* threads of a block that fits whatever registers a thread has */
@@ -72,7 +73,7 @@ static bool narrow(const writer *k, const mx_type *t)
 }
 
 /* Strided views (op.h): are there any, and do their 16-byte pieces begin at 16 bytes? */
-static void look_at_parts(const writer *k, bool *any, bool *aligned)
+static void find_views(const writer *k, bool *any, bool *aligned)
 {
     *any = false, *aligned = true;
     for (int i = 0; k->in && i < k->g->n_ext + k->g->n_out; i++) {
@@ -84,15 +85,15 @@ static void look_at_parts(const writer *k, bool *any, bool *aligned)
 
 static void geometry(writer *k)
 {
-    bool parts, aligned;
-    look_at_parts(k, &parts, &aligned);
+    bool views, aligned;
+    find_views(k, &views, &aligned);
     const mx_shape *s = &k->g->space;
     k->cols = s->ndim ? s->dim[s->ndim - 1] : 1;
     k->rows = 1;
     for (int i = 0; i + 1 < s->ndim; i++)
         k->rows *= s->dim[i];
     k->total = k->rows * k->cols;
-    k->flat = mx_group_is_flat(k->g) && !parts;
+    k->flat = mx_group_is_flat(k->g) && !views;
     if (k->flat) {
         k->w = k->total % 8 == 0 ? 8 : 1;
         return;
@@ -100,10 +101,12 @@ static void geometry(writer *k)
     k->w = k->cols % 8 == 0 && aligned ? 8 : 1;
     int64_t need = (k->cols + k->w - 1) / k->w;
     k->lanes = 1;
-    while (k->lanes < need && k->lanes < 1024)
+    while (k->lanes < need && k->lanes < 32)
         k->lanes *= 2;
-    if (need > 32 && need <= 1024)
+    if (need > LONGEST_IN_WARP) {
         k->lanes = (int)((need + 31) / 32 * 32);
+        k->lanes = k->lanes < 1024 ? k->lanes : 1024;
+    }
     k->u = (int)((need + k->lanes - 1) / k->lanes);
     k->per_block = k->lanes <= 32 ? 256 / k->lanes : 1;
 }
@@ -199,9 +202,8 @@ static bool varies(const mx_type *t)
             return true;
     return false;
 }
-/* Where a block's threads wait for each other in every row, and are few: a large block has as many
- * rows under way as its registers allow, and those that hold the next row cost it a neighbour (rows
- * of 4,096 took a third longer that way). */
+/* Where a block's threads wait for each other in every row, and are few. Of large blocks only as
+ * many run at once as the register file holds, and registers for the next row would cost one. */
 static bool can_prefetch(const writer *k)
 {
     bool reduces = false;

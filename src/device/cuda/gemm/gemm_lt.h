@@ -33,7 +33,7 @@ typedef enum {
     MX_GEMM_I32, /* the sums of I8 */
 } mx_gemm_type;
 
-/* What the scales of an 8-bit float factor belong to: all of it, or rows; float32. */
+/* What the scales of an 8-bit float operand belong to: all of it, or rows; float32. */
 typedef enum { MX_SCALE_NONE, MX_SCALE_ALL, MX_SCALE_ROWS } mx_gemm_scale;
 
 typedef enum { MX_GEMM_PLAIN, MX_GEMM_BIAS, MX_GEMM_GELU } mx_gemm_epilogue;
@@ -76,7 +76,7 @@ mx_status mx_gemm_plan_launch(const mx_gemm_plan *p, const void *a, const void *
 /* Where the next launch finds what its epilogue needs; to be called before each launch of a plan
  * with one. */
 mx_status mx_gemm_plan_epilogue(mx_gemm_plan *p, const void *bias, void *aux) MX_MUST_USE;
-/* The same for the scales of its factors. */
+/* The same for the scales of its operands. */
 mx_status mx_gemm_plan_scales(mx_gemm_plan *p, const float *a, const float *b) MX_MUST_USE;
 /* "heuristic", "searched" or "cached"; for reports. */
 const char *mx_gemm_plan_choice(const mx_gemm_plan *p);

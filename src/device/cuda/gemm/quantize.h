@@ -48,7 +48,7 @@ cudaError_t mx_cuda_transpose_bytes(void *y, const void *x, int64_t rows, int64_
 /* Scales (rows, cols) by columns, as gemm_blocks.h takes them. */
 cudaError_t mx_cuda_place_scales(float *to, const float *scale, int64_t rows, int64_t cols,
                                  cudaStream_t stream);
-/* A factor with scales of blocks, (block_rows: 1 or 128) x 128, as bf16; cols: a multiple of 16. */
+/* An operand with scales of blocks, (block_rows: 1 or 128) x 128, as bf16; cols: multiple of 16. */
 typedef struct {
     int64_t rows, cols, block_rows;
     mx_cuda_format format; /* a float */

@@ -6,15 +6,15 @@
 
 enum { SIDE = 64, DEEP = 16, THREADS = 256 };
 
-/* Element (i, k) of a factor is at[i * row + k * step]. */
-template <typename T> struct factor {
+/* Element (i, k) of an operand is at[i * row + k * step]. */
+template <typename T> struct operand {
     const T *at;
     int64_t row, step;
     int rows;
 };
 
 template <typename T>
-__device__ __forceinline__ void load_tile(float (*s)[SIDE + 4], const factor<T> &f, int k0, int k)
+__device__ __forceinline__ void load_tile(float (*s)[SIDE + 4], const operand<T> &f, int k0, int k)
 {
     for (int i = threadIdx.x; i < SIDE * DEEP; i += THREADS) {
         int r = f.step == 1 ? i / DEEP : i % SIDE, c = f.step == 1 ? i % DEEP : i / SIDE;
@@ -24,7 +24,7 @@ __device__ __forceinline__ void load_tile(float (*s)[SIDE + 4], const factor<T> 
 }
 
 template <typename T>
-__device__ __forceinline__ void factors_of(factor<T> &a, factor<T> &b, const grouped_tile &g,
+__device__ __forceinline__ void operands_of(operand<T> &a, operand<T> &b, const grouped_tile &g,
                                            const grouped_shape &s, mx_grouped_kind kind,
                                            const T *pa, const T *pb)
 {
@@ -51,8 +51,8 @@ __global__ __launch_bounds__(THREADS) void plain_kernel(grouped_shape s, mx_grou
         find_sum_tile(g, s, blockIdx.x, SIDE, SIDE);
     else if (!find_row_tile(g, s, blockIdx.x, SIDE, SIDE))
         return;
-    factor<T> a, b;
-    factors_of(a, b, g, s, kind, pa, pb);
+    operand<T> a, b;
+    operands_of(a, b, g, s, kind, pa, pb);
     int k = kind == MX_GROUPED_TN ? g.to - g.from : g.expert < 0 ? 0 : s.k;
     int r = threadIdx.x / 16 * 4, c = threadIdx.x % 16 * 4;
     float sum[4][4] = {};

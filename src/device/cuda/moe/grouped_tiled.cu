@@ -1,13 +1,13 @@
-/* grouped_tiled.cu - one GEMM per expert on the tensor cores: bf16 factors, float sums.
+/* grouped_tiled.cu - one GEMM per expert on the tensor cores: bf16 operands, float sums.
  *
  * A block makes a tile of 128 x 256, going through k in steps of 64. Pieces of 16 bytes come from
  * memory with cp.async, which fills what lies outside (an expert's last rows, the end of a width)
  * with zeros and thus needs no borders in the arithmetic; several steps are under way at once.
  *
- * A factor lies in shared memory in slabs of 128-byte rows whose 16-byte pieces are exchanged by
- * row (piece ^ row % 8), which is both what ldmatrix reads without bank conflicts and what Hopper's
- * tensor cores calls its 128-byte swizzle, so one loader serves both:
- *     k inside  (x; w of NT)        one slab, a row for each of the 128 or 256 rows, 64 of k
+ * An operand lies in shared memory in slabs of 128-byte rows with the 128-byte swizzle (16-byte
+ * piece ^ row % 8), which ldmatrix reads without bank conflicts and wgmma takes as it is, so one
+ * loader serves both:
+ *     k inside  (x; w of NT)         one slab, a row for each of the 128 or 256 rows, 64 of k
  *     k outside (w of NN; all of TN) a slab for each 64 columns, a row for each of the 64 k
  * On Hopper two groups of four warps each multiply 64 x 256 straight from shared memory (wgmma),
  * one step behind the loads. Elsewhere eight warps have 64 x 64 each (mma.sync).
@@ -29,7 +29,7 @@ struct tiled_call {
 
 /* --- from memory to shared memory --- */
 
-/* What one thread loads of a factor: R / 32 pieces of 16 bytes a step. */
+/* What one thread loads of an operand: R / 32 pieces of 16 bytes a step. */
 template <int R, bool K_OUTSIDE> struct loader {
     const uint16_t *base, *at;
     int64_t ld;
@@ -82,8 +82,8 @@ __device__ __forceinline__ void load_fragment(uint32_t r[4], uint32_t at, bool t
                      : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                      : "r"(at));
 }
-/* Where this lane reads its row of the 16 x 16 part at (first, k) of a factor. `lo`: which lanes
- * have the upper half in the factor's own direction, `hi`: in k. */
+/* Where this lane reads its row of the 16 x 16 part at (first, k) of an operand. `lo`: which lanes
+ * have the upper half in the operand's own direction, `hi`: in k. */
 template <bool K_OUTSIDE>
 __device__ __forceinline__ uint32_t fragment_at(uint32_t factor, int first, int k, int lo, int hi)
 {

@@ -68,7 +68,7 @@ typedef struct {
     int64_t m; /* TN alone: the width of b */
     int64_t n, k; /* k: NT and NN */
     bool in_f32, out_f32; /* else bf16; float32 in gives float32 out */
-    const void *a, *b; /* NT, NN: x and w; TN: b and a of the formula, the left factor first */
+    const void *a, *b; /* NT, NN: x and w; TN: b and a of the formula, the left operand first */
     void *y;
     const int32_t *start;
 } mx_grouped_call;

@@ -1,9 +1,10 @@
-/* op_sample.c - sample_token on the kernel of sample.cu. */
+/* op_sample.c - sample_token and follow_drawn on the kernels of sample.cu. */
 #include "device/cuda/core/context.h"
 #include "device/cuda/core/kernels.h"
 #include "ops/inputs.h"
 
 enum { MX_INPUTS_SAMPLE_TOKEN };
+enum { MX_INPUTS_FOLLOW_DRAWN };
 
 static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
 {
@@ -27,3 +28,24 @@ static mx_status sample_token(mx_cuda *c, const mx_exec_step *s, void *state)
 }
 
 const mx_cuda_op mx_cuda_op_sample_token = {"sample_token", prepare, sample_token, NULL};
+
+static mx_status prepare_follow(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
+{
+    (void)c, (void)s, (void)state, (void)work;
+    return MX_OK;
+}
+
+static mx_status follow_drawn(mx_cuda *c, const mx_exec_step *s, void *state)
+{
+    const mx_tensor *in = s->call.in;
+    (void)state;
+    mx_follow f = {.out = s->call.out[0].data,
+                   .tokens = in[FOLLOW_TOKENS].data,
+                   .from = in[FOLLOW_FROM].data,
+                   .drawn = in[FOLLOW_DRAWN].data,
+                   .n = mx_type_count(&s->call.out[0].type),
+                   .rows = mx_type_count(&in[FOLLOW_DRAWN].type)};
+    return mx_cuda_check(mx_cuda_follow_drawn(&f, c->stream), "follow_drawn");
+}
+
+const mx_cuda_op mx_cuda_op_follow_drawn = {"follow_drawn", prepare_follow, follow_drawn, NULL};

@@ -248,3 +248,19 @@ cudaError_t mx_cuda_sample(const mx_sample_rows *s, cudaStream_t stream)
 {
     return launch_pdl(sample_kernel, (unsigned)s->rows, SAMPLE_THREADS, 0, stream, *s);
 }
+
+__global__ void follow_kernel(const mx_follow f)
+{
+    let_next_start();
+    wait_for_previous();
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= f.n)
+        return;
+    int32_t from = f.from[i];
+    f.out[i] = from >= 0 && from < f.rows ? max(f.drawn[from], 0) : f.tokens[i];
+}
+
+cudaError_t mx_cuda_follow_drawn(const mx_follow *f, cudaStream_t stream)
+{
+    return launch_pdl(follow_kernel, (unsigned)((f->n + 255) / 256), 256, 0, stream, *f);
+}
