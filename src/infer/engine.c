@@ -91,8 +91,8 @@ static mx_status cache_room(const mx_engine *e, const mx_engine_batch_settings *
         return MX_OK;
     char b1[32], b2[32];
     return mx_fail(MX_USAGE,
-                   "the model and a batch of %lld tokens leave nothing of gpu_memory_utilization=%g "
-                   "of the GPU's %s for keys and values (%s are missing); lower batch, "
+                   "the model and a batch of %lld tokens leave nothing of "
+                   "gpu_memory_utilization=%g of the GPU's %s for keys and values (%s are missing); lower batch, "
                    "prefill_chunk_size or max_model_len, use quantization=, or raise "
                    "gpu_memory_utilization",
                    (long long)o->step_tokens, share,
