@@ -258,6 +258,10 @@ static mx_status read_lines(state *s, const char *path)
         st = mx_status_wrap(st, "%s, line %lld", path, (long long)s->line);
         json_decref(e);
     }
+    if (!st && ferror(f))
+        st = mx_fail_errno(MX_INPUT, "%s cannot be read", path);
+    if (!st && !s->acc.n && !s->match.n && !s->words)
+        st = mx_status_wrap(wrong("there is nothing to measure"), "%s", path);
     free(line);
     fclose(f);
     return st;

@@ -4,6 +4,7 @@
 #include "store/quant_write.h"
 #include "text/tokenizer/tokenizer_files.h"
 #include "train/input/model_files.h"
+#include "train/check/calibrate.h"
 #include "train/check/perplexity.h"
 #include "train/input/tokenizer_path.h"
 
@@ -13,25 +14,36 @@
 
 enum { WINDOW = 512 };
 
-/* The tokens of the text that models are compared by. */
-static mx_status read_text(const mx_config *c, const mx_model_ref *m, mx_arena *a, mx_tokens *ids)
+/* The tokens of the text `key` names, as many as `most` says at most. */
+static mx_status read_text(mx_invocation *inv, const mx_model_ref *m, const char *key,
+                           const char *most_key, mx_tokens *ids)
 {
-    const char *path = mx_config_text(c, "eval_text"), *at;
+    const mx_config *c = inv->config;
+    const char *path = mx_config_text(c, key), *at;
+    mx_arena a = {0};
     mx_tokenizer *tok = NULL;
     char *text;
     size_t n;
     mx_status st;
-    MX_TRY_OUT(st, mx_tokenizer_from_config(&tok, c, m->path, a, &at));
-    MX_TRY_OUT(st, mx_file_read(a, path, (size_t)1 << 28, &text, &n));
+    MX_TRY_OUT(st, mx_tokenizer_from_config(&tok, c, m->path, &a, &at));
+    MX_TRY_OUT(st, mx_file_read(&a, path, (size_t)1 << 28, &text, &n));
     MX_TRY_OUT(st, mx_tokenizer_encode(tok, text, n, &(mx_encode_options){0}, ids));
     MX_TRY_OUT(st, mx_tokenizer_check_model(tok, m->spec.summary.vocab));
-    int64_t most = mx_config_int(c, "eval_tokens");
+    int64_t most = mx_config_int(c, most_key);
     ids->n = ids->n < most ? ids->n : most;
     if (ids->n < 2)
         st = mx_fail(MX_INPUT, "%s: expected at least two tokens of text", path);
 out:
     mx_tokenizer_close(tok);
+    mx_arena_fini(&a);
     return st;
+}
+
+static mx_perplexity_of text_of(const mx_config *c, const mx_tokens *ids)
+{
+    return (mx_perplexity_of){.ids = ids->ids, .n = ids->n, .length = WINDOW, .compute = MX_F32,
+                              .device = mx_config_text(c, "device"),
+                              .n_threads = (int)mx_config_int(c, "num_threads")};
 }
 
 static mx_status judge(mx_invocation *inv, const mx_model_ref *before, const char *output,
@@ -39,9 +51,7 @@ static mx_status judge(mx_invocation *inv, const mx_model_ref *before, const cha
 {
     const mx_config *c = inv->config;
     mx_model_ref after = {0};
-    mx_perplexity_of of = {.ids = ids->ids, .n = ids->n, .length = WINDOW, .compute = MX_F32,
-                           .device = mx_config_text(c, "device"),
-                           .n_threads = (int)mx_config_int(c, "num_threads")};
+    mx_perplexity_of of = text_of(c, ids);
     double a = 0, b = 0;
     mx_status st;
     MX_TRY_OUT(st, mx_perplexity(before, &of, &a));
@@ -52,6 +62,25 @@ static mx_status judge(mx_invocation *inv, const mx_model_ref *before, const cha
 out:
     mx_model_ref_close(&after);
     return st;
+}
+
+static mx_status check_calibration(const mx_config *c)
+{
+    const char *method = mx_config_text(c, "calibration");
+    const char *form = mx_config_text(c, "quantization");
+    bool none = strcmp(method, "absmax") == 0, text = *mx_config_text(c, "calibration_text") != 0;
+    if (!none && !text)
+        return mx_fail(MX_USAGE, "calibration=%s needs a text like those that the model will read: "
+                       "calibration_text=FILE", method);
+    if (none && text)
+        return mx_fail(MX_USAGE, "calibration_text= is read by calibration=gptq and smoothquant, "
+                       "not by absmax");
+    if (none)
+        return MX_OK;
+    if (strcmp(form, "nf4") == 0 || strcmp(form, "fp8_blockwise") == 0)
+        return mx_fail(MX_USAGE, "calibration=%s goes with quantization=fp8, int8 or int4, not "
+                       "with %s", method, form);
+    return MX_OK;
 }
 
 static mx_status check(mx_invocation *inv, const mx_model_ref *m)
@@ -76,7 +105,33 @@ static mx_status check(mx_invocation *inv, const mx_model_ref *m)
     if (strcmp(m->spec.family->name, "gpt2") == 0)
         return mx_fail(MX_INPUT, "%s: GPT-2 stores its matrices (in, out), for which transformers "
                        "has no quantized form", inv->args[0]);
-    return MX_OK;
+    return check_calibration(inv->config);
+}
+
+/* GPTQ or SmoothQuant, if they are asked for. */
+static mx_status calibrate(mx_invocation *inv, const mx_model_ref *m, mx_quant_write_options *o,
+                           mx_calibrated *out)
+{
+    const mx_config *c = inv->config;
+    const char *method = mx_config_text(c, "calibration");
+    mx_tokens ids = {0};
+    mx_status st;
+    if (strcmp(method, "absmax") == 0)
+        return MX_OK;
+    MX_TRY_OUT(st, read_text(inv, m, "calibration_text", "calibration_tokens", &ids));
+    bool gptq = strcmp(method, "gptq") == 0;
+    mx_calibrate_of of = {.method = gptq ? MX_CALIBRATE_GPTQ : MX_CALIBRATE_SMOOTH, .write = o,
+                          .text = text_of(c, &ids), .act_order = mx_config_bool(c, "act_order"),
+                          .smoothing = mx_config_float(c, "smoothing"),
+                          .most_bytes = (size_t)mx_config_int(c, "calibration_memory") << 20};
+    MX_TRY_OUT(st, mx_calibrate(m, &of, out));
+    o->changes = &out->changes;
+    o->actorder = gptq && of.act_order ? "weight" : NULL;
+    printf("calibrated   %d weights by %s, %lld tokens of %s\n", out->n_calibrated, method,
+           (long long)(ids.n / WINDOW * WINDOW), mx_config_text(c, "calibration_text"));
+out:
+    mx_tokens_fini(&ids);
+    return st;
 }
 
 static mx_status run(mx_invocation *inv)
@@ -85,8 +140,8 @@ static mx_status run(mx_invocation *inv)
     mx_model_ref m = {0};
     mx_model_files files = {0};
     mx_tokens ids = {0};
-    mx_arena a = {0};
-    mx_quant_written w;
+    mx_calibrated calibrated = {0};
+    mx_quant_written w = {0};
     const char *output = mx_config_text(c, "output");
     mx_quant_write_options o = {.form = mx_quant_form_find(mx_config_text(c, "quantization")),
                                 .group = mx_config_int(c, "group_size"),
@@ -97,7 +152,8 @@ static mx_status run(mx_invocation *inv)
     MX_TRY_OUT(st, mx_model_ref_open(&m, inv->args[0], inv->home, c));
     MX_TRY_OUT(st, check(inv, &m));
     if (judged)
-        MX_TRY_OUT(st, read_text(c, &m, &a, &ids));
+        MX_TRY_OUT(st, read_text(inv, &m, "eval_text", "eval_tokens", &ids));
+    MX_TRY_OUT(st, calibrate(inv, &m, &o, &calibrated));
     MX_TRY_OUT(st, mx_model_files_read(&files, &(mx_model_files_from){.model = m.path}));
     o.more = files.v;
     o.n_more = files.n;
@@ -105,6 +161,10 @@ static mx_status run(mx_invocation *inv)
     printf("%s: %lld weights quantized, %lld as they were; %.1f MB of %.1f; weights are off by "
            "%.3g %%\n", output, (long long)w.n_quantized, (long long)w.n_kept, w.bytes_after / 1e6,
            w.bytes_before / 1e6, 100 * w.error);
+    for (const char *line = w.unfit, *end; (end = strchr(line, '\n')); line = end + 1)
+        printf("note: kept as it is: %.*s, which %s does not take; rows must be a multiple of "
+               "group_size=%lld\n", (int)(end - line), line, mx_config_text(c, "quantization"),
+               (long long)o.group);
     if (judged)
         st = judge(inv, &m, output, &ids);
     else
@@ -113,7 +173,7 @@ out:
     mx_tokens_fini(&ids);
     mx_model_files_close(&files);
     mx_model_ref_close(&m);
-    mx_arena_fini(&a);
+    mx_calibrated_fini(&calibrated);
     return st;
 }
 
@@ -131,6 +191,28 @@ static const mx_key keys[] = {
     {"keep", MX_KEY_STRING, 0, "", 0,
      "patterns of weights that stay as they are, with commas", 0, 0, 0,
      "keep=*.mlp.* output=quantized quantization=int8", SEEN},
+    {"calibration", MX_KEY_ENUM, 0, "absmax", "absmax|gptq|smoothquant",
+     "how codes are chosen: by the weights alone, or by what they do to a text", 0, 0, 0,
+     "calibration=gptq calibration_text=text.txt output=quantized quantization=int4", SEEN},
+    {"calibration_text", MX_KEY_STRING, 0, "", 0,
+     "text to calibrate with, like those that the model will read", 0, MX_KEY_PATH, 0,
+     "calibration_text=text.txt calibration=gptq output=quantized quantization=int4", SEEN},
+    {"calibration_tokens", MX_KEY_INT, 0, "65536", "512..",
+     "as many of its tokens at most", 0, 0, 0,
+     "calibration_tokens=512 calibration_text=text.txt calibration=gptq output=quantized "
+     "quantization=int4", SEEN},
+    {"calibration_memory", MX_KEY_INT, 0, "4096", "1..",
+     "gptq: MiB for sums of inputs; with less, matrices are calibrated in more rounds", 0, 0, 0,
+     "calibration_memory=1 calibration_text=text.txt calibration=gptq output=quantized "
+     "quantization=int4", SEEN},
+    {"act_order", MX_KEY_BOOL, 0, "true", 0,
+     "gptq: columns with the largest inputs are rounded first", "desc_act", 0, 0,
+     "act_order=false calibration_text=text.txt calibration=gptq output=quantized "
+     "quantization=int4", SEEN},
+    {"smoothing", MX_KEY_FLOAT, 0, "0.5", "0..1",
+     "smoothquant: how much of the inputs' range goes over into weights", "smoothing_strength", 0,
+     0, "smoothing=0.6 calibration_text=text.txt calibration=smoothquant output=quantized "
+     "quantization=int8", SEEN},
     {"eval_text", MX_KEY_STRING, 0, "", 0,
      "text by which perplexity is measured before and after", 0, MX_KEY_PATH, 0,
      "eval_text=text.txt output=quantized quantization=int8", SEEN},

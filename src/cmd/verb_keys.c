@@ -13,9 +13,11 @@ bool mx_verb_takes(const mx_verb *v, const mx_key *key)
            !mx_key_find(v->keys, key->name) && mx_key_is_taken(key, v->name, v->like);
 }
 
+/* A verb that trains for an objective does so by train's own loop. */
 bool mx_verb_reads(const mx_verb *v, const mx_key *key)
 {
-    return mx_verb_takes(v, key) && mx_word_among(key->verbs, v->name);
+    return mx_verb_takes(v, key) && (mx_word_among(key->verbs, v->name) ||
+                                     (v->objective && mx_word_among(key->verbs, "train")));
 }
 
 void mx_verb_each_key(const mx_verb *v, mx_key_visit *visit, void *ctx)

@@ -41,7 +41,8 @@ static mx_status run(mx_invocation *inv)
     MX_TRY(mx_compute_dtype(c, "float32", &o.compile.compute));
     o.compile.remat.policy =
         mx_config_is_set(c, "remat_policy") ? mx_config_text(c, "remat_policy") : "none";
-    if (mx_config_bool(c, "exact") && strcmp(o.device, "cpu") != 0)
+    const mx_device_kind *kind = mx_device_kind_find(o.device);
+    if (mx_config_bool(c, "exact") && !(kind && kind->traits->host_memory))
         return mx_fail(MX_USAGE, "exact=true computes in float64 on the CPU; leave out device=%s",
                        o.device);
     if (mx_config_bool(c, "exact"))

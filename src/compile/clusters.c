@@ -1,8 +1,8 @@
 /* clusters.c - each group that the fuse pass has formed becomes one fused node.
  *
  * Members become the steps of an mx_group, what they read from outside its inputs, and what is read
- * outside its outputs. A node has at most MX_MAX_IN inputs and MX_MAX_OUT outputs: a group that
- * needs more is emitted in pieces.
+ * outside its outputs. Groups have grown to at most MX_MAX_IN inputs; one with more than MX_MAX_OUT
+ * outputs is emitted in pieces.
  */
 #include "compile/clusters.h"
 

@@ -28,7 +28,7 @@ static bool is_coded(const pass *p, const mx_node *w)
     char module[512];
     size_t n = strlen(w->name) - (mx_ends_with(w->name, ".weight") ? strlen(".weight") : 0);
     snprintf(module, sizeof module, "%.*s", (int)n, w->name);
-    return !mx_lora_names(p->codes->keep, module);
+    return !mx_lora_saves(p->codes->keep, module);
 }
 
 static mx_node *scales(pass *p, const mx_node *w, const char *end, mx_type t, mx_init init)

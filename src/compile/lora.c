@@ -38,7 +38,7 @@ typedef struct {
     int n_adapters;
 } pass;
 
-bool mx_lora_names(const char *list, const char *module)
+static bool is_named(const char *list, const char *module, bool anywhere)
 {
     size_t n = strlen(module);
     for (const char *p = list; p && *p;) {
@@ -46,12 +46,32 @@ bool mx_lora_names(const char *list, const char *module)
         char name[256];
         snprintf(name, sizeof name, "%.*s", (int)k, p);
         bool tail = k && n >= k && memcmp(module + n - k, name, k) == 0 &&
-                    (n == k || module[n - k - 1] == '.');
+                    (anywhere || n == k || module[n - k - 1] == '.');
         if (tail || (strchr(name, '*') && mx_glob_match(name, module)))
             return true;
         p += k + strspn(p + k, ", ");
     }
     return false;
+}
+
+bool mx_lora_names(const char *list, const char *module)
+{
+    return is_named(list, module, false);
+}
+
+bool mx_lora_saves(const char *list, const char *module)
+{
+    return is_named(list, module, true);
+}
+
+const char *mx_lora_peft_name(const char *name, char *buf, size_t cap)
+{
+    static const char gate[] = ".block_sparse_moe.gate";
+    const char *at = strstr(name, gate);
+    if (!at || (at[sizeof gate - 1] && at[sizeof gate - 1] != '.'))
+        return name;
+    snprintf(buf, cap, "%.*s.mlp.gate%s", (int)(at - name), name, at + sizeof gate - 1);
+    return buf;
 }
 
 bool mx_lora_is_linear(const char *name)
@@ -66,8 +86,11 @@ bool mx_lora_is_linear(const char *name)
 
 static const mx_lora_rule *rule_of(const mx_lora_rule *rules, int n, const char *module, bool exact)
 {
+    char a[512], b[512];
+    module = mx_lora_peft_name(module, a, sizeof a);
     for (int i = 0; i < n; i++)
-        if (exact ? strcmp(rules[i].module, module) == 0 : mx_lora_names(rules[i].module, module))
+        if (exact ? strcmp(mx_lora_peft_name(rules[i].module, b, sizeof b), module) == 0
+                  : mx_lora_names(rules[i].module, module))
             return &rules[i];
     return NULL;
 }
@@ -81,7 +104,7 @@ static int64_t rank_of(const mx_lora *l, const char *module)
     }
     bool chosen = *l->targets ? mx_lora_names(l->targets, module) : mx_lora_is_linear(module);
     const mx_lora_rule *r = rule_of(l->rules, l->n_rules, module, false);
-    return !chosen || mx_lora_names(l->save, module) ? 0 : r && r->rank ? r->rank : l->rank;
+    return !chosen || mx_lora_saves(l->save, module) ? 0 : r && r->rank ? r->rank : l->rank;
 }
 
 /* The rank of a stack of experts' weights, 0: it has no adapter. */
@@ -307,7 +330,7 @@ static void freeze_others(pass *p)
         mx_var_attr *at = mx_var_edit(n);
         if (!at || at->kind != MX_VAR_WEIGHT || at->adapter)
             continue;
-        bool saved = module_of(n->name, module, sizeof module) && mx_lora_names(p->l->save, module);
+        bool saved = module_of(n->name, module, sizeof module) && mx_lora_saves(p->l->save, module);
         at->frozen |= !saved;
     }
 }

@@ -59,6 +59,11 @@ void mx_pass_lora_slots(mx_graph *g, int64_t slots, int64_t rank);
 bool mx_lora_is_linear(const char *name);
 /* Is this module named by a list such as `targets`? */
 bool mx_lora_names(const char *list, const char *module);
+/* By modules_to_save: names end so, whatever stands before it, as PEFT has it ("norm" is every
+ * layer's input_layernorm too). */
+bool mx_lora_saves(const char *list, const char *module);
+/* What transformers 5, and with it PEFT, calls a module: Mixtral's router is mlp.gate. */
+const char *mx_lora_peft_name(const char *name, char *buf, size_t cap);
 /* The scale of a module's B A; `experts`: how many a stacked parameter is of, else 0. */
 double mx_lora_scale(const mx_lora *l, const char *module, int64_t experts);
 

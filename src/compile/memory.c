@@ -12,6 +12,7 @@
 #include <string.h>
 
 enum { ALIGN = 64, WORK_ALIGN = 256 }; /* ALIGN: where the device does not say */
+enum { SMALL_BYTES = 256 << 10 };
 
 static mx_place *place_of(const mx_program *p, const mx_node *n, int k)
 {
@@ -132,6 +133,8 @@ static void find_storages(const mx_program *p, const mx_strided_views *views, mx
                 continue;
             mx_life life = {.bytes = rounded(p, mx_node_type(own->root, own->out)),
                             .first = given ? 0 : i, .last = given ? p->n : last[index_of(q)]};
+            if (life.bytes <= SMALL_BYTES)
+                life.last = life.last + p->linger < p->n ? life.last + p->linger : p->n;
             add_storage(&s[given ? GIVEN : q->hosted ? ON_HOST : ON_DEVICE], own, life);
         }
     }
@@ -256,7 +259,8 @@ mx_status mx_program_init(mx_program *p, mx_graph *g, int n_threads, const mx_de
 void mx_program_begin(mx_program *p, mx_graph *g, int n_threads, const mx_device_traits *device)
 {
     *p = (mx_program){.graph = g, .n_threads = n_threads,
-                      .align = device->align ? (int64_t)device->align : ALIGN};
+                      .align = device->align ? (int64_t)device->align : ALIGN,
+                      .linger = device->linger};
     p->place = MX_NEW_N(&p->arena, mx_place, (size_t)g->n_nodes * MX_MAX_OUT);
     p->copies_nothing = MX_NEW_N(&p->arena, bool, g->n_nodes);
     p->updates = MX_NEW_N(&p->arena, bool, g->n_nodes);

@@ -201,18 +201,56 @@ static mx_node *clip_scale(mx_graph *g, const mx_optimizer *o, mx_node *norm)
     return scale;
 }
 
+/* An update with this scale. */
+static mx_update with_scale(mx_graph *g, mx_update u, mx_node *scale)
+{
+    mx_node *lr = u.lr, *step = u.step;
+    mx_node *zero = mx_constant(g, MX_SHAPE(1), MX_F32, 0);
+    mx_node *part[4] = {mx_reshape(g, lr, MX_SHAPE(1)), mx_reshape(g, scale, MX_SHAPE(1)),
+                        mx_reshape(g, step, MX_SHAPE(1)), zero};
+    u.scale = scale;
+    u.hyper = mx_concat(g, 4, part, 0);
+    return u;
+}
+
 /* The inputs of every update: after the clip scale, which nothing of them enters. */
 static mx_update read_rates(mx_graph *g, const mx_optimizer *o, mx_node *norm,
                             const mx_partition *on)
 {
     mx_node *scale = clip_scale(g, o, norm);
     mx_node *lr = mx_input(g, "lr", MX_SCALAR, MX_F32);
-    mx_node *step = update_number(g, scale);
-    mx_node *zero = mx_constant(g, MX_SHAPE(1), MX_F32, 0);
-    mx_node *part[4] = {mx_reshape(g, lr, MX_SHAPE(1)), mx_reshape(g, scale, MX_SHAPE(1)),
-                        mx_reshape(g, step, MX_SHAPE(1)), zero};
-    return (mx_update){.o = o, .lr = lr, .scale = scale, .step = step,
-                       .hyper = mx_concat(g, 4, part, 0), .on = on};
+    mx_update u = {.o = o, .lr = lr, .step = update_number(g, scale), .on = on};
+    return with_scale(g, u, scale);
+}
+
+/* The same where each weight has a scale of its own; every step counts. They stand first in the
+ * order: an update does not come before what it reads. */
+static mx_update early_rates(mx_graph *g, const mx_optimizer *o, const mx_partition *on)
+{
+    g->seq = 0;
+    mx_node *lr = mx_input(g, "lr", MX_SCALAR, MX_F32);
+    mx_node *one = mx_constant(g, MX_SCALAR, MX_F32, 1);
+    mx_update u = {.o = o, .lr = lr, .step = update_number(g, one), .on = on};
+    u = with_scale(g, u, one);
+    g->seq = -1;
+    return u;
+}
+
+/* Updates in the backward pass: weight i is changed as soon as its gradient is there, whose memory
+ * then serves the next one. Nothing is known of the other gradients yet, so there is no clip, and
+ * of a step with a gradient that is not finite only the weights with such a gradient stay.
+ * squares: of
+ * the gradients; then the weights as they have become. */
+static void update_early(mx_graph *g, const mx_update *all, const mx_update_part *part, int n,
+                         mx_node *const *cast, mx_node **squares)
+{
+    for (int i = 0; i < n; i++) {
+        mx_node *w = part[i].weight;
+        g->seq = part[i].d->seq;
+        mx_update own = with_scale(g, *all, mx_affine(g, squares[i], 0, 1));
+        squares[i] = update(g, &own, &part[i], mx_weight_copy(g, w, cast[w->id]));
+        g->seq = -1;
+    }
 }
 
 /* grad[i] is the gradient of var[i]; NULL leaves the weight alone. `on`: the mesh that they are cut
@@ -230,14 +268,18 @@ static void pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *v
         if (grad[i]) {
             part[m] = mx_update_part_of(g, var[i], grad[i], parts ? on : NULL);
             of[m] = part[m].like;
+            g->seq = o->in_backward ? part[m].d->seq : -1;
             made[m] = mx_squares(g, part[m].d, on);
+            g->seq = -1;
             m++;
         }
     mx_node *norm = mx_norm_of(g, made, of, m, on);
     mx_graph_root(g, "grad_norm", norm);
-    mx_update step = read_rates(g, o, norm, on);
     mx_node **cast = mx_first_casts(g, &scratch);
-    for (int i = 0; i < m; i++) {
+    mx_update step = o->in_backward ? early_rates(g, o, on) : read_rates(g, o, norm, on);
+    if (o->in_backward)
+        update_early(g, &step, part, m, cast, made);
+    for (int i = 0; i < m && !o->in_backward; i++) {
         mx_node *w = part[i].weight;
         made[i] = update(g, &step, &part[i], mx_weight_copy(g, w, cast[w->id]));
     }

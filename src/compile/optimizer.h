@@ -20,6 +20,7 @@ typedef struct mx_optimizer {
     const char *no_decay;        /* comma-separated shell patterns of weights without decay */
     mx_dtype mu_dtype, nu_dtype; /* of the moments: float32, or bfloat16 to halve them */
     bool on_host;      /* the state is kept in host memory and read and written from there */
+    bool in_backward;  /* each weight is updated as soon as its gradient is there; no clip */
     bool skips_spikes; /* inputs norm_limit and loss_limit: above them nothing is updated */
 } mx_optimizer;
 

@@ -1,6 +1,6 @@
 /* optimizer_muon.c - Muon's update of a matrix, built from ops that every device has.
  *
- *     M <- b M + (1-b) s G                       momentum, float32; G (out, in); s: clip scale
+ *     M <- b M + (1-b) s G                       momentum, in mu_dtype; G (out, in); s: clip scale
  *     U  = b M (1-b^t)/(1-b^(t+1)) + (1-b) s G   Nesterov, up to a factor the next line removes
  *     X  = U / (|U| + eps)                       Frobenius norm; transposed where out > in
  *     X <- a X + (b A + c A A) X, A = X X^T      steps times: singular values towards 1
@@ -10,8 +10,7 @@
  * Both updates are sgd nodes: M is "trained" with the rate 1 and the decay 1-b, so a clip scale
  * that is not finite leaves M and W alone like every other update. Of a stack of matrices (experts,
  * or the groups of a block-diagonal projection) each is orthogonalised on its own, with a norm and
- * a shape of its own. Vectors, embeddings and the head keep AdamW; momentum stays float32 whatever
- * mu_dtype says, since the sgd kernels of devices update float32. On a mesh the momentum is cut as
+ * a shape of its own. Vectors, embeddings and the head keep AdamW. On a mesh the momentum is cut as
  * the weight is, and U is gathered where a matrix is cut.
  */
 #include "compile/optimizer.h"
@@ -111,12 +110,12 @@ static mx_node *update(mx_graph *g, const mx_update *given)
     mx_node *w = to.w;
     if (!takes(w))
         return mx_optimizer_rule_adamw.update(g, given);
-    mx_node *m = mx_update_state(g, &to, "momentum", MX_F32);
+    mx_node *m = mx_update_state(g, &to, "momentum", to.o->mu_dtype);
     to.d = mx_cast(g, to.d, MX_F32);
     matrices k = matrices_of(w, to.on ? &w->box->whole : &w->type);
     double b = r->beta, out = (double)(k.in_out ? k.cols : k.rows);
     double fan_in = (double)(k.in_out ? k.rows : k.cols);
-    m = mx_momentum(g, m, &to, b, 1 - b);
+    m = mx_cast(g, mx_momentum(g, m, &to, b, 1 - b), MX_F32);
     /* p = b^t; the ratio of the two bias corrections */
     mx_node *p = mx_exp(g, mx_affine(g, to.step, log(b > 0 ? b : 1e-30), 0));
     mx_node *ratio = mx_div(g, mx_affine(g, p, -1, 1), mx_affine(g, p, -b, 1));

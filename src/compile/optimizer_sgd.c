@@ -14,7 +14,7 @@ static mx_node *update(mx_graph *g, const mx_update *u)
     const mx_sgd_rates *r = u->o->own;
     if (!r || r->momentum <= 0)
         return mx_sgd(g, (mx_node *[]){u->w, u->d, u->hyper, u->copy}, u->decay);
-    mx_node *m = mx_update_state(g, u, "momentum", MX_F32);
+    mx_node *m = mx_update_state(g, u, "momentum", u->o->mu_dtype);
     m = mx_momentum(g, m, u, r->momentum, 1);
     return mx_step_along(g, u, m, 1, u->decay);
 }

@@ -97,25 +97,16 @@ void mx_pass_narrow_weights(mx_graph *g, bool trained_too)
     mx_graph_resolve(g);
 }
 
-/* Set on variables and carried over to what has their values: casts, and what puts them together.
- * Gradients of experts' weights stay in the weights' own dtype. */
+/* Set on variables and carried over to what has their values: casts, and what puts them together. */
 void mx_pass_grad_dtypes(mx_graph *g, mx_dtype narrow)
 {
     if (g->error)
         return;
-    mx_arena scratch = {0};
-    bool *grouped = MX_NEW_N(&scratch, bool, g->n_nodes);
     for (int i = 0; i < g->n_nodes; i++)
-        if (g->node[i]->op == &mx_op_grouped_matmul) {
-            const mx_node *w = g->node[i]->in[1];
-            grouped[(w->op == &mx_op_cast ? w->in[0] : w)->id] = true;
-        }
-    for (int i = 0; i < g->n_nodes; i++) {
-        mx_node *w = g->node[i];
-        if (w->op == &mx_op_variable)
-            mx_node_set_grad_dtype(w, narrow < MX_DTYPE_COUNT && !grouped[i] ? narrow
-                                                                             : w->type.dtype);
-    }
+        if (g->node[i]->op == &mx_op_variable)
+            mx_node_set_grad_dtype(g->node[i], narrow < MX_DTYPE_COUNT ? narrow
+                                                                       : g->node[i]->type.dtype);
+    mx_arena scratch = {0};
     int n;
     mx_node **order = mx_graph_order(g, &scratch, &n);
     for (int i = 0; i < n; i++)

@@ -7,6 +7,9 @@
  * precision: the embedding and the head, which are in no layer; norms, softmax and attention, which
  * are no matmuls of a weight; routers, by a rule of their names (exec/quant_config.c).
  *
+ * Recipes for quantization-aware training leave the matmul and round what it reads:
+ *     y = x w^T        ->       y = x fake_quantize(w)^T
+ *
  * A matmul whose sizes the recipe's units do not take (multiples of 16) stays as it is, and the
  * report says so.
  */
@@ -14,6 +17,7 @@
 #include "compile/frozen_codes.h"
 
 #include "compile/compile.h"
+#include "compile/weight_codes.h"
 #include "ops.h"
 #include "ops/matmul.h"
 #include <stdio.h>
@@ -39,6 +43,12 @@ static const mx_quant_recipe recipes[] = {
      ALL(MX_GRANULARITY_ROW), .stochastic = true},
     {"int8_rowwise", "a scale for each row", MX_I8, MX_I8, ALL(MX_GRANULARITY_ROW)},
     {"int8_tensorwise", "one scale for a tensor", MX_I8, MX_I8, ALL(MX_GRANULARITY_TENSOR)},
+    {"int4", "QAT: weights rounded to 4 bits in groups", MX_U8, .fake_weights = true},
+    {"qat_int8", "QAT: weights rounded to int8, a scale for each row", MX_I8, .fake_weights = true},
+    {"qat_fp8", "QAT: weights rounded to E4M3, a scale for each row", MX_F8_E4M3,
+     .fake_weights = true},
+    {"qat_w8a8", "QAT: weights and activations rounded to int8", MX_I8, .fake_weights = true,
+     .fake_inputs = true},
 };
 
 /* MaxText's names for the same. */
@@ -148,6 +158,48 @@ static void replace(quantize *p, mx_node *n, const mx_quant_recipe *r, bool in_o
     mx_node_forward(n, y);
 }
 
+static mx_code_kind codes_of(const mx_quant_recipe *r)
+{
+    return r->value == MX_U8 ? MX_CODE_INT4 : r->value == MX_I8 ? MX_CODE_INT8 : MX_CODE_E4M3;
+}
+
+static bool is_fake(const mx_quant_recipe *r)
+{
+    return r->fake_weights || r->fake_inputs;
+}
+
+/* The matmul reads rounded numbers. */
+static void fake(quantize *p, mx_node *n, const mx_quant_recipe *r)
+{
+    mx_graph *g = p->g;
+    const char *scope = g->scope;
+    mx_node *x = n->in[0];
+    mx_code_kind kind = codes_of(r);
+    g->scope = n->scope;
+    g->stage = n->stage;
+    g->seq = n->seq;
+    if (r->fake_inputs && p->made[x->id].recipe != r) {
+        p->made[x->id].recipe = r;
+        p->made[x->id].is.q = mx_fake_quantize(g, x, kind, 0, true);
+    }
+    mx_node *w = n->in[1], *in[2] = {r->fake_inputs ? p->made[x->id].is.q : x, w};
+    if (r->fake_weights)
+        in[1] = mx_fake_quantize(
+            g, w, kind, kind == MX_CODE_INT4 ? mx_code_group(w->type.dim[1], 0) : 0, false);
+    mx_node *y = mx_node_copy(g, n, in);
+    g->seq = -1;
+    g->stage = 0;
+    g->scope = scope;
+    mx_node_forward(n, y);
+}
+
+/* Rows of a weight hold whole groups; one that is stored (in, out) has no such rows. */
+static bool fits_fake(const mx_node *n, const mx_quant_recipe *r, bool in_out)
+{
+    return !r->fake_weights ||
+           (!in_out && (codes_of(r) != MX_CODE_INT4 || mx_code_group(n->in[1]->type.dim[1], 0)));
+}
+
 /* The units take rows of 16 bytes. */
 static bool fits(const mx_node *n)
 {
@@ -156,7 +208,7 @@ static bool fits(const mx_node *n)
     return rows % 16 == 0 && w->dim[0] % 16 == 0 && w->dim[1] % 16 == 0 && rows > 0;
 }
 
-static void keep(const quantize *p, const mx_node *n, const mx_node *w)
+static void keep(const quantize *p, const mx_node *n, const mx_node *w, const char *needed)
 {
     mx_quant_report *r = p->q->report;
     char name[256];
@@ -166,9 +218,9 @@ static void keep(const quantize *p, const mx_node *n, const mx_node *w)
     const mx_type *x = &n->in[0]->type, *t = &n->in[1]->type;
     char line[512];
     size_t have = strlen(r->kept);
-    snprintf(line, sizeof line, "%s: %lld rows times (%lld, %lld); multiples of 16 are needed\n",
-             name, (long long)(mx_type_count(x) / x->dim[x->ndim - 1]), (long long)t->dim[0],
-             (long long)t->dim[1]);
+    snprintf(line, sizeof line, "%s: %lld rows times (%lld, %lld); %s\n", name,
+             (long long)(mx_type_count(x) / x->dim[x->ndim - 1]), (long long)t->dim[0],
+             (long long)t->dim[1], needed);
     if (!strstr(r->kept, line) && have + strlen(line) < sizeof r->kept)
         memcpy(r->kept + have, line, strlen(line) + 1);
 }
@@ -180,15 +232,21 @@ static void visit(quantize *p, mx_node *n, mx_quant_report *r)
     if (!w)
         return;
     const mx_quant_rule *rule = rule_of(p->q, w->name);
-    bool wanted = rule && rule->recipe && rule->recipe->forward != MX_GRANULARITY_HIGH;
-    if (wanted && fits(n)) {
-        replace(p, n, rule->recipe, in_out);
+    bool rounds = rule && rule->recipe && is_fake(rule->recipe);
+    bool wanted = rule && rule->recipe && (rounds || rule->recipe->forward != MX_GRANULARITY_HIGH);
+    if (wanted && (rounds ? fits_fake(n, rule->recipe, in_out) : fits(n))) {
+        if (rounds)
+            fake(p, n, rule->recipe);
+        else
+            replace(p, n, rule->recipe, in_out);
         r->n_quantized++;
         return;
     }
     r->n_high++;
     if (wanted)
-        keep(p, n, w);
+        keep(p, n, w, !rounds  ? "multiples of 16 are needed"
+                      : in_out ? "a matrix that is stored (out, in) is needed"
+                               : "rows of a multiple of 32 are needed");
 }
 
 /* After precision and merge. training: gradients will follow, and histories of a delayed recipe are

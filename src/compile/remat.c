@@ -70,15 +70,17 @@ static bool concats_weights(const mx_node *n)
     return true;
 }
 
-/* A weight that ranks have put together, or the numbers of one that lies in codes, or random
- * numbers. It is made again for the backward pass, whatever the policy ("reshard after forward"):
- * kept, it would be a copy of the model on every rank. */
+/* A weight that ranks have put together, or the numbers of one that lies in codes or is rounded to
+ * them, or random numbers. It is made again for the backward pass, whatever the policy
+ * ("reshard after forward"): kept, it would be a copy of the model on every rank. */
 static bool is_made_again(const mx_node *n)
 {
     if (n->op->kind == MX_VIEW)
         return is_made_again(n->in[0]);
     if (n->op == &mx_op_dequantize || n->op == &mx_op_random_uniform)
         return true;
+    if (n->op == &mx_op_fake_quantize) /* of a weight */
+        return is_source(behind_views(n->in[0])) || is_made_again(n->in[0]);
     return n->op == &mx_op_all_gather &&
            (is_source(behind_views(n->in[0])) || is_made_again(n->in[0]) ||
             concats_weights(n->in[0]));

@@ -38,8 +38,7 @@ static bool read_otherwise(const mx_graph *g, const mx_node *w)
     return false;
 }
 
-/* Columns under one scale; 0: 4 bits do not go. */
-static int64_t group_of(int64_t cols, int64_t wanted)
+int64_t mx_code_group(int64_t cols, int64_t wanted)
 {
     if (wanted > 0 && cols % wanted == 0 && wanted % 2 == 0)
         return wanted;
@@ -54,7 +53,7 @@ static mx_node *encode(mx_graph *g, mx_node *w, mx_weight_codes codes)
     snprintf(name, sizeof name, "%s" MX_CODE_SCALES, w->name);
     if (a->quantized)
         return mx_graph_find(g, name);
-    int64_t cols = w->type.dim[1], group = group_of(cols, codes.group);
+    int64_t cols = w->type.dim[1], group = mx_code_group(cols, codes.group);
     bool four = codes.dtype == MX_U8 && group && !is_head(w);
     w->type.dtype = four ? MX_U8 : is_head(w) || codes.dtype == MX_U8 ? MX_I8 : codes.dtype;
     w->type.dim[1] = four ? cols / 2 : cols;

@@ -93,6 +93,7 @@ const mx_device_traits mx_cuda_traits = {
     .overlaps = true,
     .work_bytes = work_bytes,
     .gemm_work_bytes = MX_GPU_GEMM_WORK,
+    .linger = 16,
     .pad_rows = 8, /* a GEMM over a vocabulary that is no multiple of 8 reads the rows behind it */
 };
 

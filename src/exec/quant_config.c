@@ -21,7 +21,6 @@ static mx_status unknown(const char *where, const char *name)
     static const struct {
         const char *name, *why;
     } absent[] = {
-        {"int4", "there is no 4-bit arithmetic in training here; use int8"},
         {"nf4", "that is a form of stored weights (maxc quantize)"},
         {"intmp", "write the mixture as quant_cfg_path=FILE"},
         {"fp4", "4-bit floats need units that no device here has; use fp8_blockwise"},
@@ -130,6 +129,27 @@ mx_status mx_quant_configure(const mx_quantization **out, const mx_config *cfg, 
     return MX_OK;
 }
 
+const mx_quantization *mx_quant_activations(const json_t *config)
+{
+    static const mx_quant_recipe of[] = {{"W8A8", "", MX_I8, .fake_inputs = true},
+                                         {"W8A8", "", MX_F8_E4M3, .fake_inputs = true}};
+    static const mx_quant_rule rule[2][2] = {{{STAYS_HIGH, NULL}, {"*", &of[0]}},
+                                             {{STAYS_HIGH, NULL}, {"*", &of[1]}}};
+    static const mx_quantization all[] = {{rule[0], 2, NULL}, {rule[1], 2, NULL}};
+    const char *key;
+    json_t *groups = json_object_get(json_object_get(config, "quantization_config"),
+                                     "config_groups"), *group;
+    json_object_foreach(groups, key, group)
+    {
+        const json_t *a = json_object_get(group, "input_activations");
+        const char *type = json_string_value(json_object_get(a, "type"));
+        if (type && json_integer_value(json_object_get(a, "num_bits")) == 8 &&
+            json_is_true(json_object_get(a, "dynamic")))
+            return &all[strcmp(type, "float") == 0];
+    }
+    return NULL;
+}
+
 /* Columns under one scale in a directory of compressed-tensors; 0: it says nothing. */
 static int64_t stored_group(const json_t *config)
 {
@@ -146,6 +166,18 @@ static int64_t stored_group(const json_t *config)
     return 0;
 }
 
+/* quantize_kvcache= and its two. */
+static mx_status configure_cache(mx_weight_codes *out, const mx_config *cfg)
+{
+    const char *dtype = mx_config_text(cfg, "kv_quant_dtype");
+    out->cache = MX_F32;
+    if (!mx_config_bool(cfg, "quantize_kvcache"))
+        return MX_OK;
+    out->cache = strcmp(dtype, "fp8") == 0 ? MX_F8_E4M3 : MX_I8;
+    out->cache_by_token = strcmp(mx_config_text(cfg, "kv_quant_axis"), "heads_and_dkv") == 0;
+    return MX_OK;
+}
+
 mx_status mx_weight_codes_configure(mx_weight_codes *out, const mx_config *cfg,
                                     const json_t *config)
 {
@@ -157,7 +189,7 @@ mx_status mx_weight_codes_configure(mx_weight_codes *out, const mx_config *cfg,
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(known[i].name, name) == 0) {
             *out = (mx_weight_codes){.dtype = known[i].dtype, .group = stored_group(config)};
-            return MX_OK;
+            return configure_cache(out, cfg);
         }
     return mx_fail(MX_USAGE, "%s: decoding keeps weights as they are, or as quantization=int8, fp8 "
                    "or int4, not as %s", mx_config_where(cfg, "quantization"), name);

@@ -12,6 +12,10 @@
 mx_status mx_quant_configure(const mx_quantization **out, const mx_config *cfg,
                              mx_arena *a) MX_MUST_USE;
 
+/* What a model's config.json asks of activations (compressed-tensors' input_activations, a scale
+ * for each token): a program that only predicts rounds them to 8 bits. NULL: nothing. */
+const mx_quantization *mx_quant_activations(const json_t *config);
+
 /* For programs that only predict: how quantization= keeps weights. config: the model's config.json,
  * whose groups of 4 bits are kept, or NULL. */
 mx_status mx_weight_codes_configure(mx_weight_codes *out, const mx_config *cfg,

@@ -201,21 +201,31 @@ mx_node *mx_step_build(mx_graph *g, const mx_model_spec *m, const mx_step_option
     if (shape.training)
         drop(g, o);
     if (o->lora)
-        mx_pass_lora(g, o->lora, false);
+        mx_pass_lora(g, o->lora, shape.training);
     freeze(g, o);
     return loss;
 }
 
 enum { MX_SAMPLE_SETTINGS };
+/* log p of one token a row: x (R, V), ids (R) -> (R, 1). */
+static mx_node *logp_of(mx_graph *g, mx_node *x, mx_node *ids)
+{
+    mx_node *top = mx_row_max(g, x), *at = mx_reshape(g, ids, MX_SHAPE(x->type.dim[0], 1));
+    mx_node *sum = mx_row_sum(g, mx_exp(g, mx_sub(g, x, top)));
+    return mx_sub(g, mx_sub(g, mx_gather_last(g, x, at), top), mx_log(g, sum));
+}
+
 /* Tokens that are drawn are kept for the next batch, by sequence, where it may follow them. */
-static void give_logits(mx_graph *g, mx_node *logits, int64_t draw_vocab, mx_node *kept)
+static void give_logits(mx_graph *g, mx_node *logits, const mx_step_options *o, mx_node *kept)
 {
     int64_t rows = logits->type.dim[0];
     mx_graph_root(g, "logits", logits);
-    if (!draw_vocab)
+    if (!o->draw_vocab)
         return;
     mx_node *how = mx_input(g, "sampling", MX_SHAPE(rows, N_SETTINGS), MX_F32);
-    mx_node *drawn = mx_graph_root(g, "drawn", mx_sample_token(g, logits, how, draw_vocab));
+    mx_node *drawn = mx_graph_root(g, "drawn", mx_sample_token(g, logits, how, o->draw_vocab));
+    if (!o->shape.pages)
+        mx_graph_root(g, "drawn_logp", logp_of(g, logits, drawn));
     if (!kept)
         return;
     mx_node *of = mx_input(g, "drawn_rows", MX_SHAPE(1, rows), MX_I32);
@@ -241,7 +251,7 @@ static mx_status compile(mx_step *s, const mx_model_spec *m, const mx_step_optio
     if (o->kind == MX_STEP_NEXT && shape.pages) /* what embeddings are made of */
         mx_graph_root(g, "hidden", mx_cast(g, h.hidden, MX_F32));
     if (o->kind == MX_STEP_LOGITS || o->kind == MX_STEP_NEXT)
-        give_logits(g, mx_model_logits(g, &h), o->draw_vocab, b.drawn);
+        give_logits(g, mx_model_logits(g, &h), o, b.drawn);
     else if (o->kind == MX_STEP_FEATURES)
         mx_graph_root(g, "features", mx_cast(g, b.features, MX_F32));
     else

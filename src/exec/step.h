@@ -9,7 +9,8 @@
 typedef enum {
     MX_STEP_LOGITS,     /* root logits (B, S, vocab) */
     MX_STEP_NEXT,       /* root logits (B, vocab) of the token `last` (B) int32 of each row; with
-                           draw_vocab also root drawn (B) int32, by input sampling (B, 4) */
+                           draw_vocab also root drawn (B) int32, by input sampling (B, 4), and
+                           without pages drawn_logp (B, 1) */
     MX_STEP_FEATURES,   /* root features (rows, n d) of the images' tower, and nothing else */
     MX_STEP_LOSS,       /* root loss */
     MX_STEP_GRADS,      /* roots loss, grad:NAME */

@@ -98,6 +98,22 @@ static mx_status remat_of(const mx_config *cfg, mx_arena *a, mx_remat *out)
     return MX_OK;
 }
 
+/* What needs all gradients of a step before the first update. */
+static mx_status check_in_backward(const mx_config *cfg, const mx_optimizer *o)
+{
+    const char *why = !o->in_backward   ? NULL
+                      : o->clip > 0     ? "the global norm is known at the end of the backward "
+                                          "pass; add gradient_clipping_threshold=0"
+                      : o->skips_spikes ? "whether a step is a spike is known at its end; add "
+                                          "skip_step_on_spikes=false"
+                      : mx_config_int(cfg, "gradient_accumulation_steps") > 1
+                          ? "gradients of several microbatches are summed before the update; add "
+                            "gradient_accumulation_steps=1"
+                          : NULL;
+    return why ? mx_fail(MX_USAGE, "%s: %s", mx_config_where(cfg, "optimizer_in_backward"), why)
+               : MX_OK;
+}
+
 static mx_status optimizer_of(const mx_config *cfg, const mx_model_spec *m, mx_arena *a,
                               mx_optimizer *out)
 {
@@ -111,8 +127,10 @@ static mx_status optimizer_of(const mx_config *cfg, const mx_model_spec *m, mx_a
         .clip = mx_config_float(cfg, "gradient_clipping_threshold"),
         .no_decay = *mask ? mask : m->family->no_decay,
         .on_host = mx_config_bool(cfg, "optimizer_memory_host_offload"),
+        .in_backward = mx_config_bool(cfg, "optimizer_in_backward"),
         .skips_spikes = mx_config_bool(cfg, "skip_step_on_spikes"),
     };
+    MX_TRY(check_in_backward(cfg, out));
     out->rule = mx_optimizer_rule_find(type);
     MX_ASSERT(out->rule, "opt_type=%s", type);
     if (out->rule->configure)

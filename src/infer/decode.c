@@ -11,10 +11,13 @@
 
 #include "data/image/image_process.h"
 #include "ir/placement.h"
+#include "ops/inputs.h"
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+enum { MX_SAMPLE_SETTINGS };
 enum { MAX_SIZES = 8, PROMPT_RUN = 128, LEAST_RUN = 256 };
 
 typedef struct {
@@ -35,7 +38,12 @@ struct mx_decode {
     float *pixels; /* of one image for each sequence */
     int64_t *length, *next; /* tokens of each sequence; with places, that of its next token */
     float *logits; /* (B, vocab) */
-    mx_readback fresh; /* (B, vocab), of the last run; the logits themselves where B is 1 */
+    mx_readback fresh; /* (B, vocab), of the last run; the logits themselves where B is 1. Where
+                          tokens are drawn (2, B): ids, as bits, and their log-probabilities */
+    bool draws;
+    float *how;     /* (B, N_SETTINGS): how tokens are drawn */
+    int32_t *drawn; /* (B) */
+    float *logp;    /* (B) */
     mx_arena arena;
 };
 
@@ -69,6 +77,7 @@ static mx_step_options runner_options(const mx_decode *d, int64_t seq, int64_t i
                              .compile = o->compile,
                              .lora = o->lora,
                              .temperature = o->temperature,
+                             .draw_vocab = o->draw_vocab,
                              .shape = {.batch = d->batch,
                                        .seq = seq,
                                        .cache_len = d->max_length,
@@ -76,7 +85,9 @@ static mx_step_options runner_options(const mx_decode *d, int64_t seq, int64_t i
                                        .places = d->spec.places,
                                        .max_run = run,
                                        .one_path = o->one_path,
-                                       .cache_dtype = o->compile.compute}};
+                                       .cache_dtype = o->compile.compute,
+                                       .cache_codes = o->compile.codes.cache,
+                                       .cache_by_token = o->compile.codes.cache_by_token}};
 }
 
 /* Tokens of a prompt that are fed at once. */
@@ -132,6 +143,19 @@ static mx_status open_images(mx_decode *d, const mx_model_spec *m, const mx_deco
     return mx_alloc((void **)&d->pixels, sizeof(float) * floats, "the images of a batch");
 }
 
+/* Of the logits as they are, of all tokens. */
+static mx_status open_draws(mx_decode *d)
+{
+    d->how = MX_NEW_N(&d->arena, float, d->batch * N_SETTINGS);
+    d->drawn = MX_NEW_N(&d->arena, int32_t, d->batch);
+    d->logp = MX_NEW_N(&d->arena, float, d->batch);
+    for (int64_t b = 0; b < d->batch; b++) {
+        d->how[b * N_SETTINGS + TEMPERATURE] = 1;
+        d->how[b * N_SETTINGS + TOP_P] = 1;
+    }
+    return mx_readback_open(&d->fresh, d->session, (int)(2 * d->batch));
+}
+
 mx_status mx_decode_open(mx_decode **out, mx_session *s, const mx_model_spec *m,
                          const mx_decode_settings *o)
 {
@@ -146,19 +170,21 @@ mx_status mx_decode_open(mx_decode **out, mx_session *s, const mx_model_spec *m,
         return mx_fail(MX_USAGE, "%s is a family without images", m->family->name);
     mx_decode *d = mx_realloc(NULL, sizeof *d);
     *d = (mx_decode){.session = s, .batch = o->batch, .max_length = o->max_length,
-                     .vocab = m->summary.vocab};
+                     .vocab = m->summary.vocab, .draws = o->draw_vocab > 0};
     if (o->image_tokens)
         m->family->images(m->config, &d->spec);
     d->length = MX_NEW_N(&d->arena, int64_t, d->batch);
     d->next = MX_NEW_N(&d->arena, int64_t, d->batch);
     int64_t run = prompt_run(o);
     mx_status st = MX_OK;
-    if (d->batch > INT_MAX / d->vocab)
+    if (d->draws)
+        st = open_draws(d);
+    else if (d->batch > INT_MAX / d->vocab)
         st = mx_fail(MX_USAGE, "%lld sequences of a vocabulary of %lld are too many at once; lower "
                      "batch", (long long)d->batch, (long long)d->vocab);
     else
         st = mx_readback_open(&d->fresh, s, (int)(d->batch * d->vocab));
-    if (!st)
+    if (!st && !d->draws)
         d->logits =
             d->batch == 1 ? d->fresh.value : MX_NEW_N(&d->arena, float, d->batch * d->vocab);
     if (!st)
@@ -229,8 +255,15 @@ static mx_status run(mx_decode *d, runner *r, const feed *f)
             r->slot[i] = r->positions[i] < 0 ? -1 : (int32_t)(r->positions[i] % r->slots[s]);
         MX_TRY(mx_exec_write_whole(e, name, r->slot));
     }
+    if (d->draws)
+        MX_TRY(mx_exec_write_whole(e, "sampling", d->how));
     MX_TRY(mx_exec_run(e));
-    MX_TRY(mx_readback_copy(&d->fresh, e, "logits", 0));
+    if (d->draws) {
+        MX_TRY(mx_readback_copy(&d->fresh, e, "drawn", 0));
+        MX_TRY(mx_readback_copy(&d->fresh, e, "drawn_logp", (int)d->batch));
+    } else {
+        MX_TRY(mx_readback_copy(&d->fresh, e, "logits", 0));
+    }
     MX_TRY(mx_readback_mark(&d->fresh));
     return mx_readback_wait(&d->fresh);
 }
@@ -306,6 +339,18 @@ static mx_status feed_run(mx_decode *d, const feed *f, bool *ran)
     return *ran ? run(d, r, f) : MX_OK;
 }
 
+/* What the last run gave for sequence b, whose last token it was. */
+static void keep(mx_decode *d, int64_t b)
+{
+    if (d->draws) {
+        memcpy(&d->drawn[b], &d->fresh.value[b], sizeof d->drawn[b]);
+        d->logp[b] = d->fresh.value[d->batch + b];
+    } else if (d->logits != d->fresh.value) {
+        memcpy(d->logits + b * d->vocab, d->fresh.value + b * d->vocab,
+               sizeof(float) * (size_t)d->vocab);
+    }
+}
+
 mx_status mx_decode_feed_images(mx_decode *d, const int32_t *const *tokens, const int64_t *n,
                                 const float *const *pixels)
 {
@@ -328,9 +373,8 @@ mx_status mx_decode_feed_images(mx_decode *d, const int32_t *const *tokens, cons
                 continue;
             f.done[b] += f.take[b];
             d->length[b] += f.take[b];
-            if (f.done[b] == n[b] && d->logits != d->fresh.value)
-                memcpy(d->logits + b * d->vocab, d->fresh.value + b * d->vocab,
-                       sizeof(float) * (size_t)d->vocab);
+            if (f.done[b] == n[b])
+                keep(d, b);
         }
     }
     mx_arena_fini(&scratch);
@@ -345,6 +389,18 @@ mx_status mx_decode_feed(mx_decode *d, const int32_t *const *tokens, const int64
 const float *mx_decode_logits(const mx_decode *d, int64_t b)
 {
     return d->logits + b * d->vocab;
+}
+
+void mx_decode_decide(mx_decode *d, int64_t b, double uniform)
+{
+    float u = (float)uniform;
+    d->how[b * N_SETTINGS + UNIFORM] = u < 1 ? u : 0x1.fffffep-1f; /* rounding may give 1 */
+}
+
+int32_t mx_decode_drawn(const mx_decode *d, int64_t b, float *logp)
+{
+    *logp = d->drawn[b] < 0 ? NAN : d->logp[b];
+    return d->drawn[b];
 }
 
 int64_t mx_decode_length(const mx_decode *d, int64_t b)
@@ -374,7 +430,8 @@ static int64_t row_of(const mx_var *v, int64_t k)
 /* Positions of the sequence's slots become -1: what the caches hold is then invisible. */
 mx_status mx_decode_reset(mx_decode *d, int64_t b)
 {
-    d->length[b] = d->next[b] = 0;
+    for (int64_t k = b < 0 ? 0 : b; k < (b < 0 ? d->batch : b + 1); k++)
+        d->length[k] = d->next[k] = 0;
     for (int i = 0; i < mx_session_count(d->session); i++) {
         mx_var *v = mx_session_var(d->session, i);
         if (!mx_starts_with(v->name, "cache_positions."))
@@ -383,7 +440,7 @@ mx_status mx_decode_reset(mx_decode *d, int64_t b)
         MX_TRY(mx_alloc((void **)&host, mx_type_bytes(&v->type), v->name));
         mx_status st = mx_var_read(d->session, v, host);
         for (int64_t k = 0; k < mx_type_count(&v->type); k++)
-            host[k] = row_of(v, k) == b ? -1 : host[k];
+            host[k] = b < 0 || row_of(v, k) == b ? -1 : host[k];
         if (!st)
             st = mx_var_write(d->session, v, host);
         mx_free(host);

@@ -20,6 +20,7 @@ typedef struct {
     const struct mx_lora *lora; /* adapters; NULL: none */
     double temperature; /* that logits are divided by; 0 means 1 */
     bool one_path;      /* a token's bits are those of a training step */
+    int64_t draw_vocab; /* tokens are drawn on the device, of so many ids; 0: logits are given */
 } mx_decode_settings;
 
 /* Adds programs to the session. Weights are loaded by the caller, before or after. */
@@ -39,12 +40,16 @@ mx_status mx_decode_feed(mx_decode *d, const int32_t *const *tokens, const int64
 mx_status mx_decode_feed_images(mx_decode *d, const int32_t *const *tokens, const int64_t *n,
                                 const float *const *pixels) MX_MUST_USE;
 const float *mx_decode_logits(const mx_decode *d, int64_t b); /* (vocab); borrowed */
+/* With draw_vocab instead: the number in [0, 1) that decides which token comes next, before it is
+ * fed; the token, -1 where no logit is a number, and its log-probability afterwards. */
+void mx_decode_decide(mx_decode *d, int64_t b, double uniform);
+int32_t mx_decode_drawn(const mx_decode *d, int64_t b, float *logp);
 int64_t mx_decode_length(const mx_decode *d, int64_t b);
 /* With one_path: are a token's bits a training step's? On the CPU, unless attention is decoded in
  * another form than it is trained in (MLA), or a layer keeps something else than keys and values.
  * */
 bool mx_decode_is_exact(const mx_decode *d);
-/* Forgets sequence b: the next tokens fed to it start at position 0. */
+/* Forgets sequence b, below 0 all of them: the next tokens fed to it start at position 0. */
 mx_status mx_decode_reset(mx_decode *d, int64_t b) MX_MUST_USE;
 
 #endif

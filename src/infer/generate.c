@@ -50,8 +50,9 @@ static mx_status check_codes(const job *j)
         return mx_fail(MX_USAGE, "several adapters in one batch are for one device and prompts "
                        "without pictures; leave %s out, or give one adapter",
                        j->o->mesh_rank ? "mesh=" : "image=");
-    if (j->o->codes.dtype != MX_F32 && j->o->mesh_rank)
-        return mx_fail(MX_USAGE, "quantization= decodes on one device; leave mesh= out");
+    if ((j->o->codes.dtype != MX_F32 || j->o->codes.cache != MX_F32) && j->o->mesh_rank)
+        return mx_fail(MX_USAGE, "%s decodes on one device; leave mesh= out",
+                       j->o->codes.cache != MX_F32 ? "quantize_kvcache=true" : "quantization=");
     return MX_OK;
 }
 

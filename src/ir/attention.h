@@ -1,6 +1,7 @@
 /* attention.h - the mask description of the attention op: one op, every kind of attention.
  *
- * Query i may see key j when all of these hold (p: positions, index by default):
+ * Query i may see key j when all of these hold (p: positions, by default the index; of a query that
+ * plus q_offset, and q_jump more from the middle of the queries on):
  *   causal     p[j] <= p[i]
  *   window     p[i] - p[j] < window           (and p[j] - p[i] < window when not causal)
  *   chunk      p[i] / chunk == p[j] / chunk
@@ -22,6 +23,7 @@ typedef struct {
     int64_t window, chunk; /* 0: none */
     double softcap;        /* 0: none */
     double scale;
+    int64_t q_offset, q_jump; /* queries that are two pieces of the sequence (attention_mesh.c) */
     bool one_path; /* a query's bits do not depend on how many there are; the graph's (infer) */
 } mx_attention_attr;
 
@@ -47,6 +49,7 @@ typedef struct {
     mx_node *sinks;                   /* (H); NULL: none */
     mx_node *selected; /* (N, 1, n) int32: positions to see, -1 unused; NULL: all to its own */
     mx_node *until;    /* (N, 1) int32: the last position to see, where that is beyond its own */
+    mx_node *k_scale, *v_scale; /* (1, T, K) float32, of keys and values in codes; NULL: numbers */
 } mx_paged_extra;
 
 /* select_keys: where its keys lie (ops/select_keys.c). */

@@ -41,6 +41,10 @@ const mx_key mx_keys_optimizer[] = {
      "largest global norm; 0 leaves it",
      "grad_clip max_grad_norm clip_grad gradient_clip_val clip_grad_norm", 0, MX_BY_STEP,
      "gradient_clipping_threshold=0.1"},
+    {"optimizer_in_backward", BOOL, OPTIMIZER, "false", 0,
+     "each weight is updated as soon as its gradient is there, so that gradients of all weights "
+     "never exist at once; without clipping", "optimizer_in_bwd", 0, MX_BY_STEP,
+     "optimizer_in_backward=true gradient_clipping_threshold=0"},
     {"trainable_parameters_mask", LIST, OPTIMIZER, "", 0,
      "patterns of weights that are trained; empty: all. The rest gets no optimizer state", 0, FIXED,
      MX_BY_STEP, "trainable_parameters_mask=*norm*"},

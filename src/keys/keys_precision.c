@@ -3,6 +3,7 @@
 #include "keys/key_row.h"
 
 #define FLOATS "bfloat16~bf16|float32~f32~fp32~float|!float16=f16=fp16=half"
+#define BY_CACHE "bench generate serve chat"
 #define STORED "float32~f32~fp32~float|bfloat16~bf16"
 
 const mx_key mx_keys_precision[] = {
@@ -16,8 +17,8 @@ const mx_key mx_keys_precision[] = {
     {"quantization", ENUM, PRECISION, "",
      "|fp8|fp8_tensorwise|fp8_rowwise|fp8_rowwise_gw_hp|fp8_blockwise|fp8_blockwise_hybrid|int8|"
      "int8_rowwise|int8_tensorwise|fp8_e4m3|fp8_e5m2|fp8_full|fp8_gpu|te_fp8_delayedscaling|"
-     "te_fp8_currentscaling|te_fp8_blockscaling|int4|nf4|!intmp|!fp4|!te_mxfp8|!te_nvfp4|"
-     "!te_nvfp4_no_rht|!nanoo_fp8|!fp8_nanoo",
+     "te_fp8_currentscaling|te_fp8_blockscaling|int4|qat_int8|qat_fp8|qat_w8a8|nf4|!intmp|!fp4|"
+     "!te_mxfp8|!te_nvfp4|!te_nvfp4_no_rht|!nanoo_fp8|!fp8_nanoo",
      "recipe by which matmuls of layers' weights are quantized; empty for none", "quant", 0,
      MX_BY_STEP " generate chat serve quantize", "quantization=fp8_rowwise",
      .seen_by = "tests/cli/quantization.sh",
@@ -39,12 +40,13 @@ const mx_key mx_keys_precision[] = {
      0, PLANNED},
     {"float32_qk_product", BOOL, PRECISION, "false", 0, "attention scores from float32 q and k", 0,
      PLANNED},
-    {"quantize_kvcache", BOOL, PRECISION, "false", 0, "store the KV cache in low precision", 0,
-     PLANNED},
-    {"kv_quant_axis", ENUM, PRECISION, "heads_and_dkv", "dkv|heads_and_dkv", "scales of the cache",
-     0, PLANNED},
-    {"kv_quant_dtype", ENUM, PRECISION, "int8", "int8|int4|fp8", "elements of the cache", 0,
-     PLANNED},
+    {"quantize_kvcache", BOOL, PRECISION, "false", 0, "store the KV cache in 8 bits", 0, 0,
+     BY_CACHE, "quantize_kvcache=true", .seen_by = "tests/cli/kv_cache.sh"},
+    {"kv_quant_axis", ENUM, PRECISION, "heads_and_dkv", "dkv|heads_and_dkv",
+     "scales of the cache: one for each head of a token, or one for a token", 0, 0, BY_CACHE,
+     "kv_quant_axis=dkv quantize_kvcache=true", .seen_by = "tests/cli/kv_cache.sh"},
+    {"kv_quant_dtype", ENUM, PRECISION, "int8", "int8|fp8|!int4", "elements of the cache", 0, 0,
+     BY_CACHE, "kv_quant_dtype=fp8 quantize_kvcache=true", .seen_by = "tests/cli/kv_cache.sh"},
 
     {"constant_bound_config", TEXT, PRECISION, "", 0, "static bounds of quantized operands", 0,
      PLANNED},

@@ -14,11 +14,21 @@ int64_t mx_image_floats(const mx_image_spec *s)
     return MX_PIECE_PLACE + s->side * s->side * s->channels * s->frames * s->patch * s->patch;
 }
 
+static bool has_coded_cache(const mx_graph *g)
+{
+    for (int i = 0; i < g->n_nodes; i++)
+        if (g->node[i]->op == &mx_op_variable && mx_ends_with(g->node[i]->name, ".cache_k_scale"))
+            return true;
+    return false;
+}
+
 mx_head mx_model_build(mx_graph *g, const mx_model_spec *m, mx_model_shape s, mx_build *b)
 {
     mx_shape rows = MX_SHAPE(s.batch, s.seq);
     *b = (mx_build){.batch = s.batch, .seq = s.seq, .cache_len = s.cache_len,
-                    .cache_dtype = s.cache_dtype, .max_run = s.max_run, .training = s.training,
+                    .cache_dtype = s.cache_dtype, .cache_codes = s.cache_codes,
+                    .cache_by_token = s.cache_by_token, .max_run = s.max_run,
+                    .training = s.training,
                     .pages = s.pages, .page = s.page, .page_rows = s.page_rows,
                     .qk_clip = s.qk_clip, .balances = s.balances, .mtp_eval = s.mtp_eval,
                     .init_scale = m->summary.init_scale > 0 ? m->summary.init_scale : 0.02};
@@ -55,6 +65,9 @@ mx_head mx_model_build(mx_graph *g, const mx_model_spec *m, mx_model_shape s, mx
     mx_balance_finish(g, b);
     mx_qk_clip_finish(g, b);
     mx_classes_head(g, m, b, &head);
+    if (s.cache_codes != MX_F32 && !has_coded_cache(g))
+        mx_graph_fail(g, "quantize_kvcache=true is for caches of keys and values; %s keeps "
+                      "something else for its tokens, which stays in dtype", m->family->name);
     return head;
 }
 

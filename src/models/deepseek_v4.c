@@ -56,7 +56,7 @@ static mx_attention_attr mask_of(const mx_decoder *d)
 static mx_compressor compressor(const config *c, int64_t dims, bool overlap)
 {
     return (mx_compressor){.dims = dims,
-                           .turned = c->rope_dims,
+                           .rotated = c->rope_dims,
                            .overlap = overlap,
                            .eps = c->base.eps,
                            .rope = &c->far};
@@ -142,8 +142,8 @@ static mx_node *attention(mx_graph *g, const config *c, mx_build *b, mx_node *x,
                           .mask = mask_of(d)};
     mx_node *o = attend(g, c, b, x, latent, &f, type, s);
     o = mx_reshape(g, o, MX_SHAPE(B, S, H, D));
-    /* Values were turned by their own positions; turned back by the query's, they are turned by how
-     * far they are from it. */
+    /* Values were rotated by their own positions; rotated back by the query's, they are rotated by
+     * how far they are from it. */
     return output(g, c, b, mx_rope_tail(g, o, &back, c->rope_dims));
 }
 

@@ -7,7 +7,7 @@
  *     the configuration says so -> RMS norm without weight -> projection (B n, d)
  * take the place of the embeddings of image tokens, one for each piece; these are not scaled by
  * sqrt(d), and their per-layer inputs are those of the padding token. Blocks are as the decoder's:
- * norms before and after, q, k and v normed, no scale, and half a head turned by the column, half
+ * norms before and after, q, k and v normed, no scale, and half a head rotated by the column, half
  * by the row. Linear maps may limit what goes in and what comes out. With
  * use_bidirectional_attention = "vision" the tokens of an image see each other both ways in sliding
  * layers. Sound (audio_tower, embed_audio) is carried along and not used. Without images: Gemma 4.
@@ -58,9 +58,9 @@ static mx_node *rotate(mx_graph *g, mx_node *x, const mx_rope_table *t)
 {
     const int64_t *s = x->type.dim; /* (B, P, heads, D) */
     mx_node *halves = mx_reshape(g, x, MX_SHAPE(s[0], s[1], 2 * s[2], s[3] / 2));
-    mx_node *turned = mx_rotate_half(g, halves, s[3] / 2, false);
-    turned = mx_reshape(g, turned, mx_shape_of(&x->type));
-    return mx_add(g, mx_mul(g, x, t->cos), mx_mul(g, turned, t->sin));
+    mx_node *rotated = mx_rotate_half(g, halves, s[3] / 2, false);
+    rotated = mx_reshape(g, rotated, mx_shape_of(&x->type));
+    return mx_add(g, mx_mul(g, x, t->cos), mx_mul(g, rotated, t->sin));
 }
 
 static mx_node *attention(mx_graph *g, const gemma4_vision *c, const mx_build *b,

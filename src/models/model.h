@@ -100,7 +100,7 @@ typedef struct {
     bool bicubic;           /* pictures are resized so, else bilinear */
     bool plain;             /* pixels are 0 to 1, else -1 to 1 */
     int64_t min_pixels, max_pixels; /* of a picture in pieces; min 0: as many as the most allow */
-    bool places;            /* its tokens have places in time, height and width (mx_build) */
+    bool places;            /* its tokens have M-RoPE positions: time, height, width (mx_build) */
     bool both_ways;         /* the tokens of an image see each other, those behind them too */
     /* A picture in a prompt is `mark`, which becomes: begin, the rows of its tiles, each tile's
      * pieces followed by `between` or, at the end of its row, `row_end`; whole, the pieces of the
@@ -193,6 +193,8 @@ typedef struct {
     int64_t last;      /* rows whose logits MX_STEP_NEXT gives; 0: one for each of the batch */
     int64_t max_run;   /* with a cache: most tokens that a program on it feeds at once */
     mx_dtype cache_dtype;
+    mx_dtype cache_codes; /* as in mx_build */
+    bool cache_by_token;
 } mx_model_shape;
 /* The numbers of one image to the model. */
 int64_t mx_image_floats(const mx_image_spec *s);

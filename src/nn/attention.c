@@ -88,21 +88,65 @@ mx_node *mx_cache_positions(mx_graph *g, const mx_build *b, int64_t slots)
     return n;
 }
 
-mx_node *mx_cache_enter(mx_graph *g, const mx_build *b, const char *what, mx_node *x,
-                        int64_t slots)
+/* x (B, S, heads) or (B, S, heads, dims). */
+static mx_node *enter(mx_graph *g, const mx_build *b, const char *what, mx_node *x, int64_t slots,
+                      mx_dtype dtype)
 {
     mx_shape shape = mx_shape_of(&x->type);
     if (b->pages) {
-        shape = MX_SHAPE(1, b->batch, shape.dim[2], shape.dim[3]);
+        shape.dim[0] = 1;
+        shape.dim[1] = b->batch;
         x = mx_reshape(g, x, shape);
         slots = b->pages * b->page;
     }
     shape.dim[1] = slots;
-    mx_node *cache = mx_cache_state(g, what, shape, b->cache_dtype);
-    cache->axes = "decode_batch,cache_sequence,cache_heads,cache_kv";
+    mx_node *cache = mx_cache_state(g, what, shape, dtype);
+    cache->axes = shape.ndim == 3 ? "decode_batch,cache_sequence,cache_heads"
+                                  : "decode_batch,cache_sequence,cache_heads,cache_kv";
     if (b->pages)
         return mx_cache_write(g, cache, x, page_input(g, "page_slots", MX_SHAPE(1, b->batch)));
     return mx_cache_write(g, cache, x, mx_cache_slots(g, b, slots));
+}
+
+mx_node *mx_cache_enter(mx_graph *g, const mx_build *b, const char *what, mx_node *x,
+                        int64_t slots)
+{
+    return enter(g, b, what, x, slots, b->cache_dtype);
+}
+
+/* Keys or values as 8-bit codes with a scale for each head of a token, or for all its heads: what
+ * is entered, and in pages its scales. Without pages the numbers they stand for, of the whole
+ * cache: they exist for one layer at a time. */
+static mx_node *enter_codes(mx_graph *g, const mx_build *b, const char *what, mx_node *x,
+                            int64_t slots, mx_node **scale)
+{
+    char name[32];
+    mx_shape all = mx_shape_of(&x->type), heads = MX_SHAPE(all.dim[0], all.dim[1], all.dim[2]);
+    mx_quantize_attr a = {.dtype = b->cache_codes, .block_rows = 1};
+    if (b->cache_by_token)
+        x = mx_reshape(g, x, MX_SHAPE(all.dim[0], all.dim[1], all.dim[2] * all.dim[3]));
+    mx_node *q = mx_quantize(g, x, NULL, &a), *s = mx_output(g, q, 1);
+    s = b->cache_by_token
+            ? mx_broadcast_to(g, mx_reshape(g, s, MX_SHAPE(all.dim[0], all.dim[1], 1)), heads)
+            : mx_reshape(g, s, heads);
+    snprintf(name, sizeof name, "%s_scale", what);
+    *scale = enter(g, b, name, s, slots, MX_F32);
+    q = enter(g, b, what, mx_reshape(g, q, all), slots, b->cache_codes);
+    if (b->pages)
+        return q;
+    mx_shape wide = mx_shape_of(&(*scale)->type);
+    wide.dim[wide.ndim++] = 1;
+    mx_node *numbers = mx_mul(g, mx_cast(g, q, MX_F32), mx_reshape(g, *scale, wide));
+    *scale = NULL;
+    return mx_cast(g, numbers, b->cache_dtype);
+}
+
+static mx_node *enter_kv(mx_graph *g, const mx_build *b, const char *what, mx_node *x,
+                         int64_t slots, mx_node **scale)
+{
+    *scale = NULL;
+    return b->cache_codes == MX_F32 ? mx_cache_enter(g, b, what, x, slots)
+                                    : enter_codes(g, b, what, x, slots, scale);
 }
 
 /* Which slots hold tokens of the image that this run feeds: a run is one image whole, or text, so
@@ -127,9 +171,10 @@ mx_kv mx_kv_keep(mx_graph *g, mx_build *b, mx_node *k, mx_node *v, mx_attention_
     if (!b->cache_len)
         return (mx_kv){.k = k, .v = v};
     int64_t slots = mx_cache_span(b, &a);
-    return (mx_kv){.k = mx_cache_enter(g, b, "k", k, slots),
-                   .v = mx_cache_enter(g, b, "v", v, slots),
-                   .positions = b->pages ? NULL : mx_cache_positions(g, b, slots)};
+    mx_kv kv = {.positions = b->pages ? NULL : mx_cache_positions(g, b, slots)};
+    kv.k = enter_kv(g, b, "k", k, slots, &kv.k_scale);
+    kv.v = enter_kv(g, b, "v", v, slots, &kv.v_scale);
+    return kv;
 }
 
 mx_kv mx_kv_keep_one(mx_graph *g, mx_build *b, mx_node *kv, mx_attention_attr a)
@@ -175,7 +220,8 @@ mx_node *mx_attend_paged(mx_graph *g, const mx_build *b, mx_node *q, mx_kv kv, i
         mx_graph_fail(g, "%s attends to what comes later; that does not go with pages", g->scope);
     mx_paged_extra e = {
         .positions = b->positions, .sinks = sinks,
-        .row = mx_page_rows(g, b), .table = page_table(g, b), .until = b->spans};
+        .row = mx_page_rows(g, b), .table = page_table(g, b), .until = b->spans,
+        .k_scale = kv.k_scale, .v_scale = kv.v_scale};
     if (b->spans && a.chunk)
         mx_graph_fail(g, "%s: images that see themselves both ways do not go with chunks in pages",
                       g->scope);

@@ -230,12 +230,12 @@ mx_windows mx_windows_of(mx_graph *g, const mx_build *b, int64_t ratio,
 
 /* --- entries --- */
 
-mx_node *mx_rope_tail(mx_graph *g, mx_node *x, const mx_rope_table *t, int64_t turned)
+mx_node *mx_rope_tail(mx_graph *g, mx_node *x, const mx_rope_table *t, int64_t rotated)
 {
-    int64_t rest = x->type.dim[3] - turned;
+    int64_t rest = x->type.dim[3] - rotated;
     if (!rest)
         return mx_rope_apply(g, x, t);
-    mx_node *p = mx_split(g, x, 2, (int64_t[]){rest, turned});
+    mx_node *p = mx_split(g, x, 2, (int64_t[]){rest, rotated});
     return mx_concat(g, 2, (mx_node *[]){p, mx_rope_apply(g, mx_output(g, p, 1), t)}, 3);
 }
 
@@ -287,8 +287,8 @@ mx_node *mx_compress(mx_graph *g, const mx_build *b, mx_node *x, const mx_window
     mx_build at = *b;
     at.positions = w->first;
     at.seq = w->n;
-    mx_rope_table t = mx_rope_tables(g, &at, c->rope, c->turned, true);
-    return mx_rope_tail(g, y, &t, c->turned);
+    mx_rope_table t = mx_rope_tables(g, &at, c->rope, c->rotated, true);
+    return mx_rope_tail(g, y, &t, c->rotated);
 }
 
 mx_node *mx_entries_keep(mx_graph *g, const mx_build *b, const char *what, mx_node *entries,

@@ -44,7 +44,7 @@ mx_windows mx_windows_of(mx_graph *g, const mx_build *b, int64_t ratio,
                          const mx_attention_attr *mask);
 
 typedef struct {
-    int64_t dims, turned; /* D, and how many of its last dims are rotated */
+    int64_t dims, rotated; /* D, and how many of its last dims are rotated */
     bool overlap;
     double eps;
     const mx_rope *rope;
@@ -61,8 +61,8 @@ mx_select_extra mx_entries_seen(mx_graph *g, const mx_build *b, const mx_windows
 mx_node *mx_compress(mx_graph *g, const mx_build *b, mx_node *x, const mx_windows *w,
                      const mx_compressor *c);
 
-/* x (B, S, H, D) with its last `turned` dims rotated. */
-mx_node *mx_rope_tail(mx_graph *g, mx_node *x, const mx_rope_table *t, int64_t turned);
+/* x (B, S, H, D) with its last `rotated` dims rotated. */
+mx_node *mx_rope_tail(mx_graph *g, mx_node *x, const mx_rope_table *t, int64_t rotated);
 
 /* Attention to near tokens and to entries. */
 typedef struct {

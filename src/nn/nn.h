@@ -31,7 +31,7 @@ typedef struct {
     int64_t batch, seq;
     mx_node *tokens;    /* (B, S) int32 */
     mx_node *positions; /* (B, S) int32; NULL: 0, 1, 2, ... in every row */
-    mx_node *places;    /* (3, B, S) int32: in time, height and width; NULL: positions, all three */
+    mx_node *places;    /* (3, B, S) int32: M-RoPE, in time, height and width; NULL: positions */
     mx_node *segments;  /* (B, S) int32; NULL: one document per row */
     mx_node *spans;     /* (B, S) int32, over pages the last position to see; NULL: no spans */
     mx_node *pixels;    /* images, as the family's processor gives them; NULL: none */
@@ -46,6 +46,8 @@ typedef struct {
     mx_node *drawn;     /* (1, page_rows): the last token drawn of each; NULL: not kept */
     int64_t max_run;    /* most tokens that any program on these caches feeds at once */
     mx_dtype cache_dtype;
+    mx_dtype cache_codes; /* keys and values lie in these, with scales; MX_F32: in cache_dtype */
+    bool cache_by_token;  /* one scale for a token's heads together */
     bool training;      /* blocks may update state of their own (router biases) */
     mx_node *before;    /* in a program of an MTP layer alone: (B, S, d), the hidden states that it
                            reads beside the tokens that follow them; NULL: the whole model */
@@ -140,6 +142,7 @@ double mx_rope_score_factor(const mx_rope *r);
 typedef struct {
     mx_node *k, *v;
     mx_node *positions; /* of the keys, with a cache; NULL: none */
+    mx_node *k_scale, *v_scale; /* (1, slots, heads), of codes in pages; NULL: they are numbers */
 } mx_kv;
 
 /* Slots that the cache of such an attention has: what a query can still see, and a run. */

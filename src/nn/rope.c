@@ -8,7 +8,7 @@
  *   llama3        long wavelengths / factor, short ones as they are, a ramp in between
  *   yarn          the same idea with a ramp over dims, and attention scaled by 0.1 ln(factor) + 1
  *   proportional  angles of the full head on its first `partial` share (Gemma 4)
- * A token of an image may have three positions (Qwen3-VL): pairs 0, 3, 6, ... turn by the first,
+ * A token may have three positions (M-RoPE, Qwen3-VL): pairs 0, 3, 6, ... turn by the first,
  * pairs 1, 4, 7, ... by the second and 2, 5, 8, ... by the third, as far as these two have pairs
  * left; what is beyond turns by the first.
  * Tables are (B, S, 1, D) with each frequency standing at both places of its pair, 1 and 0 beyond
@@ -142,7 +142,7 @@ mx_rope_table mx_rope_tables(mx_graph *g, const mx_build *b, const mx_rope *r, i
     }
     bool proportional = strcmp(r->type, "proportional") == 0;
     int64_t dims = r->partial > 0 ? (int64_t)((double)head_dim * r->partial) : head_dim;
-    int64_t turned = dims / 2 * 2;
+    int64_t rotated = dims / 2 * 2;
     if (proportional) {
         /* Pairs lie half a head apart; the frequencies beyond the share are 0. */
         dims = head_dim;
@@ -154,7 +154,7 @@ mx_rope_table mx_rope_tables(mx_graph *g, const mx_build *b, const mx_rope *r, i
     double f[MX_MAX_HEAD_DIM] = {0}, on[MX_MAX_HEAD_DIM] = {0};
     double factor = rope_attention_factor(r);
     for (int64_t i = 0; i < dims / 2; i++) {
-        double v = proportional && 2 * i >= turned ? 0 : frequency(r, dims, head_dim, i);
+        double v = proportional && 2 * i >= rotated ? 0 : frequency(r, dims, head_dim, i);
         int64_t first = interleaved ? 2 * i : i, second = interleaved ? 2 * i + 1 : i + dims / 2;
         f[first] = f[second] = (float)v; /* the reference keeps its frequencies in float32 */
         on[first] = on[second] = factor;
@@ -177,6 +177,6 @@ mx_rope_table mx_rope_tables(mx_graph *g, const mx_build *b, const mx_rope *r, i
 
 mx_node *mx_rope_apply(mx_graph *g, mx_node *x, const mx_rope_table *t)
 {
-    mx_node *turned = mx_rotate_half(g, x, t->dims, t->interleaved);
-    return mx_add(g, mx_mul(g, x, t->cos), mx_mul(g, turned, t->sin));
+    mx_node *rotated = mx_rotate_half(g, x, t->dims, t->interleaved);
+    return mx_add(g, mx_mul(g, x, t->cos), mx_mul(g, rotated, t->sin));
 }

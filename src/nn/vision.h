@@ -28,7 +28,7 @@ mx_node *mx_vit_block(mx_graph *g, const mx_build *b, const mx_vit *c, mx_node *
                       const mx_rope_table *rope);
 
 /* Angles by the column of a patch in the first half of a head and by its row in the second, counted
- * from 1; the last of the side^2 + 1 positions, the class token's, is not turned. */
+ * from 1; the last of the side^2 + 1 positions, the class token's, is not rotated. */
 mx_rope_table mx_rope_tables_2d(mx_graph *g, int64_t side, int64_t head_dim, double theta);
 
 /* --- images of any size (pieces.c) --- */

@@ -1,14 +1,11 @@
 /* affine.c - y = scale x + shift, with constants. */
+#include "ops/affine.h"
 #include "ops/tile.h"
-
-typedef struct {
-    double scale, shift;
-} affine_attr;
 
 /* Written out rather than as a tile expression because it reads attributes. */
 static MX_CLONES void affine_f32(const mx_tile *t)
 {
-    const affine_attr *at = t->attr;
+    const mx_affine_attr *at = t->attr;
     const float *x = t->in[0];
     float *y = t->out, scale = (float)at->scale, shift = (float)at->shift;
     for (int64_t i = 0; i < t->n; i++)
@@ -17,7 +14,7 @@ static MX_CLONES void affine_f32(const mx_tile *t)
 
 static MX_CLONES void affine_f64(const mx_tile *t)
 {
-    const affine_attr *at = t->attr;
+    const mx_affine_attr *at = t->attr;
     const double *x = t->in[0];
     double *y = t->out;
     for (int64_t i = 0; i < t->n; i++)
@@ -26,18 +23,18 @@ static MX_CLONES void affine_f64(const mx_tile *t)
 
 mx_node *mx_affine(mx_graph *g, mx_node *x, double scale, double shift)
 {
-    return MX_APPLY(g, &mx_op_affine, (&(affine_attr){scale, shift}), x);
+    return MX_APPLY(g, &mx_op_affine, (&(mx_affine_attr){scale, shift}), x);
 }
 
 static void affine_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
 {
-    const affine_attr *at = n->attr;
+    const mx_affine_attr *at = n->attr;
     din[0] = at->scale == 1 ? dout[0] : mx_affine(g, dout[0], at->scale, 0);
 }
 
 static bool is_linear(const mx_node *n)
 {
-    return ((const affine_attr *)n->attr)->shift == 0;
+    return ((const mx_affine_attr *)n->attr)->shift == 0;
 }
 
 const mx_op mx_op_affine = {
@@ -49,9 +46,9 @@ const mx_op mx_op_affine = {
     .tile_f32 = affine_f32,
     .tile_f64 = affine_f64,
     .expr = "(real)$scale * a + (real)$shift",
-    .attr_size = sizeof(affine_attr),
-    .fields = (const mx_attr_field[]){MX_FIELD(affine_attr, MX_ATTR_F64, scale),
-                                      MX_FIELD(affine_attr, MX_ATTR_F64, shift), {0}},
+    .attr_size = sizeof(mx_affine_attr),
+    .fields = (const mx_attr_field[]){MX_FIELD(mx_affine_attr, MX_ATTR_F64, scale),
+                                      MX_FIELD(mx_affine_attr, MX_ATTR_F64, shift), {0}},
     .grad = affine_vjp,
-    .cases = (const mx_case[]){{1, {{2, {3, 8}}}, &(affine_attr){-1.5, 0.25}}, {0}},
+    .cases = (const mx_case[]){{1, {{2, {3, 8}}}, &(mx_affine_attr){-1.5, 0.25}}, {0}},
 };

@@ -28,6 +28,7 @@ static mx_attn describe(const mx_attention_attr *a, const mx_type *q, const mx_t
                      .q_heads = q->dim[2], .k_heads = k->dim[2], .qk_dim = q->dim[3],
                      .v_dim = v->dim[3], .type = mx_num_of(q->dtype), .one_path = a->one_path,
                      .mask = {.causal = a->causal, .window = a->window, .chunk = a->chunk,
+                              .q_offset = a->q_offset, .q_jump = a->q_jump,
                               .softcap = (float)a->softcap, .scale = (float)a->scale}};
 }
 
@@ -171,9 +172,9 @@ static double pairs(const mx_node *n)
 {
     const mx_attention_attr *a = n->attr;
     double sq = (double)n->in[Q]->type.dim[1], sk = (double)n->in[K]->type.dim[1], p = sq * sk;
-    bool by_index = !n->in[MX_ATTN_K_POS];
-    if (a->causal && by_index && sq == sk)
-        p = sq * (sq + 1) / 2;
+    bool by_index = !n->in[MX_ATTN_K_POS], moved = a->q_offset || a->q_jump;
+    if (a->causal && by_index && (sq == sk || moved))
+        p = sq * (sq + 1) / 2 + sq * (double)a->q_offset + floor(sq / 2) * (double)a->q_jump;
     double span = (double)(a->window ? a->window : a->chunk);
     if (by_index && span > 0 && span < sk)
         p = p < sq * span ? p : sq * span;
@@ -237,6 +238,8 @@ static const mx_attr_field fields[] = {
     MX_FIELD(mx_attention_attr, MX_ATTR_INT, chunk),
     MX_FIELD(mx_attention_attr, MX_ATTR_F64, softcap),
     MX_FIELD(mx_attention_attr, MX_ATTR_F64, scale),
+    MX_FIELD(mx_attention_attr, MX_ATTR_INT, q_offset),
+    MX_FIELD(mx_attention_attr, MX_ATTR_INT, q_jump),
     MX_QUIET_FIELD(mx_attention_attr, MX_ATTR_BOOL, one_path),
     {0},
 };
@@ -281,6 +284,10 @@ const mx_op mx_op_attention = {
         {N_IN, {{4, {2, 6, 4, 4}}, {4, {2, 6, 2, 4}}, {4, {2, 6, 2, 4}}, NONE, NONE, SEGMENTS,
                 SEGMENTS, SEGMENTS, SEGMENTS, {1, {4}}, NONE},
          &(mx_attention_attr){.causal = true, .window = 3, .softcap = 2, .scale = 0.7}},
+        /* Queries that are two pieces of the sequence. */
+        {N_IN, {{4, {2, 4, 4, 4}}, {4, {2, 9, 2, 4}}, {4, {2, 9, 2, 4}}, NONE, NONE, NONE, NONE,
+                NONE, NONE, NONE, NONE},
+         &(mx_attention_attr){.causal = true, .scale = 0.5, .q_offset = 1, .q_jump = 3}},
         /* A query that sees nothing has no logarithm: the sinks are always there. */
         {N_IN, {{4, {2, 6, 2, 4}}, {4, {2, 6, 2, 4}}, {4, {2, 6, 2, 4}}, NONE, NONE, NONE, NONE,
                 NONE, NONE, {1, {2}}, {3, {2, 6, 3}, MX_I32, 0, 6}},

@@ -4,8 +4,7 @@
  * heads than ranks, takes the one its queries read.
  *
  * Sequence (the axis `context`; queries stay where they are):
- *   all_gather   keys and values of the whole sequence on every rank; chunk by chunk, merged
- *                likewise, where only the order of tokens counts
+ *   all_gather   keys and values of the whole sequence on every rank
  *   ring         keys and values go round; each rank attends to what it has and merges:
  *                    lse = log sum_i e^lse_i,  out = sum_i e^(lse_i - lse) out_i
  *   ulysses      queries, keys and values are cut by heads instead, the sequence is whole
@@ -35,6 +34,13 @@ static bool heads_fit(const mx_node *n, int64_t pieces)
     return h % pieces == 0 && (k % pieces == 0 || pieces % k == 0);
 }
 
+/* Are its queries pieces of a sequence already? */
+static bool is_piece(const mx_node *n)
+{
+    const mx_attention_attr *a = n->attr;
+    return a->q_offset || a->q_jump;
+}
+
 static bool is_ring(const mx_node *n, const mx_partition_call *p, const mx_cut *length)
 {
     return p->context == MX_CONTEXT_RING && length->n == 1 && !n->in[MX_ATTN_SELECTED] &&
@@ -46,6 +52,8 @@ void mx_attention_place(const mx_node *n, mx_partition_call *p)
     mx_cut batch = p->have[MX_ATTN_Q].dim[0], length = p->have[MX_ATTN_Q].dim[1];
     mx_cut heads = p->have[MX_ATTN_Q].dim[2];
     int64_t h = heads_of(n, MX_ATTN_Q), k = heads_of(n, MX_ATTN_K);
+    if (is_piece(n))
+        length = (mx_cut){0};
     if (!heads_fit(n, mx_mesh_size(p->mesh, mx_cut_axes(&heads))))
         heads = (mx_cut){0};
     mx_axis_set both = mx_cut_axes(&heads) | mx_cut_axes(&length);
@@ -284,54 +292,24 @@ static mx_node *ring_by_order(mx_graph *g, const mx_node *n, mx_node **in, mx_pa
 
 /* --- gathered keys where only order counts ---
  *
- * A chunk of queries sees its own keys under the causal mask, and all before them under none. */
+ * A rank's queries are one piece of the sequence, or two with zigzag, and the op is told where they
+ * begin: kernels then pass by what comes later. */
 
 static bool is_by_context(const mx_cut *length)
 {
     return length->n == 1 && length->axes[0] == 1u << MX_AXIS_CONTEXT;
 }
 
-/* Elements [from, from + count) of keys and what belongs to them. */
-static void take_keys(mx_graph *g, mx_node **in, int64_t from, int64_t count)
+static mx_node *by_places(mx_graph *g, const mx_node *n, mx_node *const *in,
+                          const mx_partition_call *p)
 {
-    for (int k = MX_ATTN_K; k < MX_ATTN_SINKS; k++)
-        if (in[k] && !of_query(k))
-            in[k] = mx_slice(g, in[k], 1, from, count);
-}
-
-static partial chunk(mx_graph *g, const mx_node *n, mx_node *const *in, int64_t number)
-{
-    mx_attention_attr open = *(const mx_attention_attr *)n->attr;
-    mx_node *own[MX_ATTN_N_IN], *before[MX_ATTN_N_IN];
-    int64_t size = in[MX_ATTN_Q]->type.dim[1];
-    memcpy(own, in, sizeof own);
-    memcpy(before, in, sizeof before);
-    take_keys(g, own, number * size, size);
-    partial part[2] = {attend(g, n, n->attr, own)};
-    if (!number)
-        return part[0];
-    open.causal = false;
-    before[MX_ATTN_SINKS] = NULL; /* it is in the first sum */
-    take_keys(g, before, 0, number * size);
-    part[1] = attend(g, n, &open, before);
-    return merge(g, part, 2);
-}
-
-static mx_node *by_chunks(mx_graph *g, const mx_node *n, mx_node *const *in, mx_partition_call *p)
-{
+    mx_attention_attr a = *(const mx_attention_attr *)n->attr;
     circle c = circle_of(p);
-    if (!p->out[0].dim[1].zigzag[0])
-        return outputs(g, chunk(g, n, in, c.index), p);
-    partial half[2];
-    for (int h = 0; h < 2; h++) {
-        mx_node *now[MX_ATTN_N_IN];
-        memcpy(now, in, sizeof now);
-        take_half(g, now, true, h);
-        half[h] = chunk(g, n, now, h ? 2 * c.size - 1 - c.index : c.index);
-    }
-    partial all = {mx_concat(g, 2, (mx_node *[]){half[0].out, half[1].out}, 1),
-                   mx_concat(g, 2, (mx_node *[]){half[0].lse, half[1].lse}, 1)};
-    return outputs(g, all, p);
+    int64_t size = in[MX_ATTN_Q]->type.dim[1];
+    bool zigzag = p->out[0].dim[1].zigzag[0];
+    a.q_offset = zigzag ? c.index * (size / 2) : c.index * size;
+    a.q_jump = zigzag ? (c.size - 1 - c.index) * size : 0;
+    return mx_apply(g, n->op, &a, MX_ATTN_N_IN, in);
 }
 
 mx_node *mx_attention_local(mx_graph *g, const mx_node *n, mx_node *const *in, mx_partition_call *p)
@@ -346,7 +324,7 @@ mx_node *mx_attention_local(mx_graph *g, const mx_node *n, mx_node *const *in, m
         return ring_by_order(g, n, now, p);
     if (!rings && order && is_by_context(length) && !in[MX_ATTN_SELECTED] &&
         ((const mx_attention_attr *)n->attr)->causal)
-        return by_chunks(g, n, now, p);
+        return by_places(g, n, now, p);
     if (length->n && !in[MX_ATTN_Q_POS]) {
         mx_shape q = MX_SHAPE(now[MX_ATTN_Q]->type.dim[0], now[MX_ATTN_Q]->type.dim[1]);
         mx_shape k = MX_SHAPE(now[MX_ATTN_K]->type.dim[0], now[MX_ATTN_K]->type.dim[1]);

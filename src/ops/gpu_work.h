@@ -381,6 +381,33 @@ static inline size_t mx_gpu_xent_bytes(const mx_gpu_xent *x, int64_t chunk)
         n += mx_gpu_xent_part(x, chunk, i);
     return n;
 }
+/* linear_xent_slice_keep: sums by tile of columns; of each row a label, two shifts, its own logit
+ * and a mark; marks of tiles of rows. linear_xent_slice_back: dx's sums and each row's factor. */
+enum { MX_GPU_KEEP_PARTS = 6 };
+static inline size_t mx_gpu_keep_part(int64_t rows, int64_t vocab, int part)
+{
+    const int64_t count[MX_GPU_KEEP_PARTS] = {mx_gpu_parts(vocab, MX_GPU_XENT_TILE) * rows, rows,
+                                              2 * rows, rows, rows, rows / MX_GPU_XENT_TILE + 2};
+    return mx_gpu_aligned_bytes(count[part], 4);
+}
+static inline size_t mx_gpu_keep_bytes(int64_t rows, int64_t vocab)
+{
+    size_t n = 0;
+    for (int i = 0; i < MX_GPU_KEEP_PARTS; i++)
+        n += mx_gpu_keep_part(rows, vocab, i);
+    return n;
+}
+static inline size_t mx_gpu_back_bytes(int64_t rows, int64_t d, int64_t chunk)
+{
+    return mx_gpu_aligned_bytes(rows, 4) + mx_gpu_aligned_bytes(chunk * d, 4);
+}
+static inline int64_t mx_gpu_back_chunk(int64_t rows, int64_t d, size_t most)
+{
+    int64_t chunk = rows, chunks = 1;
+    while (chunk > MX_GPU_XENT_ROWS && mx_gpu_back_bytes(rows, d, chunk) > most)
+        chunk = mx_gpu_parts(mx_gpu_parts(rows, ++chunks), MX_GPU_XENT_ROWS) * MX_GPU_XENT_ROWS;
+    return chunk < rows ? chunk : rows;
+}
 /* As many rows at once as `most` bytes hold, in chunks of about the same size. */
 static inline int64_t mx_gpu_xent_chunk(const mx_gpu_xent *x, size_t most)
 {

@@ -177,15 +177,15 @@ static void vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
     mx_node_forward(n, t);
 }
 
-/* --- on a mesh: tokens cut as they are, words as the weight is --- */
+/* --- on a mesh: rows cut as they are, the vocabulary as the weight is --- */
 
 static void place(const mx_node *n, mx_partition_call *p)
 {
     (void)n;
     mx_cut tokens = p->have[X].dim[0];
-    mx_cut words = mx_cut_without(&p->have[W].dim[0], mx_cut_axes(&tokens));
+    mx_cut vocab = mx_cut_without(&p->have[W].dim[0], mx_cut_axes(&tokens));
     p->in[X] = p->in[LABELS] = (mx_placement){{tokens}};
-    p->in[W] = (mx_placement){{words}};
+    p->in[W] = (mx_placement){{vocab}};
     p->out[0] = p->out[1] = (mx_placement){{tokens}};
 }
 
@@ -202,10 +202,11 @@ static mx_node *local(mx_graph *g, const mx_node *n, mx_node *const *in, mx_part
     mx_axis_set axes = mx_cut_axes(&p->in[W].dim[0]);
     if (!axes)
         return mx_apply(g, n->op, a, 3, in);
-    int64_t words = n->in[W]->type.dim[0];
-    int64_t first = mx_cut_from(p->mesh, p->rank, &p->in[W].dim[0], words);
+    int64_t vocab = n->in[W]->type.dim[0];
+    int64_t first = mx_cut_from(p->mesh, p->rank, &p->in[W].dim[0], vocab);
     mx_node *lse = mx_linear_xent_slice(g, in[X], in[W], in[LABELS],
-                                        (mx_xent_slice){a->scale, a->softcap, first, words});
+                                        (mx_xent_slice){a->scale, a->softcap, first, vocab,
+                                                        mx_mesh_degree(p->mesh, MX_AXIS_STAGE) == 1});
     mx_collective_attr c = {.axes = axes, .size = mx_mesh_size(p->mesh, axes),
                             .index = mx_mesh_index(p->mesh, p->rank, axes)};
     mx_node *picked = mx_all_reduce(g, mx_output(g, lse, 1), c);

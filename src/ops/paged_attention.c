@@ -11,6 +11,9 @@
  * gives 0. Tokens of prompts and of decoding stand side by side in one batch, each a row of its
  * own; what a query sees, and in which order it is added up, does not depend on the others.
  *
+ * k and v may be int8 or E4M3 codes, with k_scale and v_scale (1, T, K): a key is its codes times
+ * its scale, computed in float32.
+ *
  * Without v, values are the first v_dim elements of the keys (latents). For decoding only.
  */
 #include "ir/attention.h"
@@ -23,6 +26,13 @@
 #include "ops/paged_split.h"
 
 enum { MX_INPUTS_PAGED_ATTENTION, N_IN };
+
+#define CODES ((mx_dtypes)(1u << MX_I8 | 1u << MX_F8_E4M3))
+
+static bool is_code(mx_dtype d)
+{
+    return CODES >> d & 1;
+}
 
 static mx_paged describe(const mx_paged_attr *a, const mx_type *q, const mx_type *k,
                          const mx_type *v, const mx_type *table, const mx_type *selected)
@@ -52,13 +62,16 @@ static void forward(const mx_call *c)
     mx_paged g = describe(c->attr, &in[Q].type, &in[K].type, &in[V].type, &in[TABLE].type,
                           in[SELECTED].data ? &in[SELECTED].type : NULL);
     g.ahead = in[UNTIL].data != NULL;
-    MX_ASSERT(in[Q].type.dtype == in[K].type.dtype, "q is %s, k %s",
+    g.coded = in[K_SCALE].data != NULL;
+    MX_ASSERT(in[Q].type.dtype == in[K].type.dtype || in[K_SCALE].data, "q is %s, k %s",
               mx_dtype_name(in[Q].type.dtype), mx_dtype_name(in[K].type.dtype));
+    g.e4m3 = in[K].type.dtype == MX_F8_E4M3;
     g.attn.sinks = in[SINKS].data;
     mx_paged_forward(&g,
                      &(mx_paged_args){in[Q].data, in[K].data, in[V].data ? in[V].data : in[K].data,
                                       in[POSITIONS].data, in[ROW].data, in[TABLE].data,
-                                      c->out[0].data, in[SELECTED].data, in[UNTIL].data},
+                                      c->out[0].data, in[SELECTED].data, in[UNTIL].data,
+                                      in[K_SCALE].data, in[V_SCALE].data},
                      c->work);
 }
 
@@ -68,6 +81,7 @@ static size_t work_bytes(const mx_node *n, int n_threads)
                           n->in[V] ? &n->in[V]->type : NULL, &n->in[TABLE]->type,
                           n->in[SELECTED] ? &n->in[SELECTED]->type : NULL);
     g.ahead = n->in[UNTIL] != NULL;
+    g.coded = n->in[K_SCALE] != NULL;
     g.attn.threads = n_threads;
     return mx_paged_work_bytes(&g);
 }
@@ -97,6 +111,11 @@ static void infer(mx_graph *g, mx_node *n)
                              (long long)a->page);
         return;
     }
+    bool codes = is_code(k->dtype) || is_code(v->dtype);
+    if (codes != (n->in[K_SCALE] && n->in[V_SCALE]) || (codes && k->dtype != v->dtype) ||
+        (codes && a->v_dim))
+        mx_graph_fail_inputs(g, n, "keys and values are numbers, or codes of one kind with scales "
+                             "(1, T, K)");
     n->type = *q;
     n->type.dim[3] = a->v_dim ? a->v_dim : v->dim[3];
 }
@@ -117,7 +136,8 @@ static mx_cost cost(const mx_node *n)
 mx_node *mx_paged_attention(mx_graph *g, mx_node *q, mx_node *k, mx_node *v, mx_paged_attr a,
                             mx_paged_extra e)
 {
-    mx_node *in[N_IN] = {q, k, v, e.positions, e.row, e.table, e.sinks, e.selected, e.until};
+    mx_node *in[N_IN] = {q,       k,          v,       e.positions, e.row,    e.table,
+                         e.sinks, e.selected, e.until, e.k_scale,   e.v_scale};
     return mx_apply(g, &mx_op_paged_attention, &a, N_IN, in);
 }
 
@@ -140,16 +160,36 @@ static const mx_attr_field fields[] = {
     {                                                                                              \
         2, {2, 3}, MX_I32, 0, 5                                                                    \
     }
+#define NO_SCALES                                                                                  \
+    {.absent = true},                                                                              \
+    {                                                                                              \
+        .absent = true                                                                             \
+    }
+#define CODES_OF(d, most, ...)                                                                     \
+    {                                                                                              \
+        4, {__VA_ARGS__}, .dtype = d, .lo = -most, .hi = most, .no_grad = true, .fixed = true      \
+    }
+#define SCALES                                                                                     \
+    {                                                                                              \
+        3, {1, 20, 2}, .lo = 0.001, .hi = 0.02, .no_grad = true, .fixed = true                     \
+    }
+#define CODED(d, most)                                                                             \
+    {                                                                                              \
+        N_IN, {NO_GRAD(5, 1, 4, 6), CODES_OF(d, most, 1, 20, 2, 6), CODES_OF(d, most, 1, 20, 2, 4),\
+               WHERE, {.absent = true}, {.absent = true}, {.absent = true}, SCALES, SCALES},       \
+            &(mx_paged_attr){.page = 4, .scale = 0.5}                                              \
+    }
 const mx_op mx_op_paged_attention = {
     .name = "paged_attention",
     .doc = "attention of single tokens over a cache in pages",
-    .dims = "n1!h!d,1!t!k!d,1!t!k!e,n1,n,!r!c,!h,n1!s,n1->n1!h!e",
+    .dims = "n1!h!d,1!t!k!d,1!t!k!e,n1,n,!r!c,!h,n1!s,n1,1!t!k,1!t!k->n1!h!e",
     .attr_size = sizeof(mx_paged_attr),
     .fields = fields,
     .n_cast = 3, /* sinks are never 16-bit */
     .dtypes = MX_REALS,
-    .alike = 7, /* q, k and v */
-    .dtypes_at = {[POSITIONS] = MX_INDICES, [ROW] = MX_INDICES, [TABLE] = MX_INDICES,
+    .dtypes_at = {[K] = MX_REALS | CODES, [V] = MX_REALS | CODES, [K_SCALE] = MX_F32_ONLY,
+                  [V_SCALE] = MX_F32_ONLY, [POSITIONS] = MX_INDICES, [ROW] = MX_INDICES,
+                  [TABLE] = MX_INDICES,
                   [SINKS] = 1u << MX_F32 | 1u << MX_F64, [SELECTED] = MX_INDICES,
                   [UNTIL] = MX_INDICES},
     .infer = infer,
@@ -165,7 +205,8 @@ const mx_op mx_op_paged_attention = {
                             WHERE,
                             {.absent = true},
                             {.absent = true},
-                            {.absent = true}},
+                            {.absent = true},
+                            NO_SCALES},
                            &(mx_paged_attr){.page = 4, .scale = 0.5}},
                           {N_IN,
                            {NO_GRAD(5, 1, 4, 6),
@@ -174,7 +215,8 @@ const mx_op mx_op_paged_attention = {
                             WHERE,
                             {1, {4}, .no_grad = true},
                             {.absent = true},
-                            {2, {5, 1}, MX_I32, -1, 12}},
+                            {2, {5, 1}, MX_I32, -1, 12},
+                            NO_SCALES},
                            &(mx_paged_attr){.page = 4, .window = 3, .softcap = 2, .scale = 0.7}},
                           {N_IN,
                            {NO_GRAD(5, 1, 20, 6),
@@ -183,7 +225,8 @@ const mx_op mx_op_paged_attention = {
                             WHERE,
                             {.absent = true},
                             {.absent = true},
-                            {.absent = true}},
+                            {.absent = true},
+                            NO_SCALES},
                            &(mx_paged_attr){.page = 4, .v_dim = 4, .chunk = 5, .scale = 0.7}},
                           {N_IN,
                            {NO_GRAD(5, 1, 4, 6),
@@ -192,7 +235,10 @@ const mx_op mx_op_paged_attention = {
                             WHERE,
                             {1, {4}, .no_grad = true},
                             {3, {5, 1, 6}, MX_I32, -1, 12},
-                            {.absent = true}},
+                            {.absent = true},
+                            NO_SCALES},
                            &(mx_paged_attr){.page = 4, .v_dim = 4, .scale = 0.7}},
+                          CODED(MX_I8, 100),
+                          CODED(MX_F8_E4M3, 9),
                           {0}},
 };

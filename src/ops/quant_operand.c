@@ -1,4 +1,4 @@
-/* quant_operand.c - builds a quantized factor of a matmul: granularity, layout, delayed scales. */
+/* quant_operand.c - builds a quantized operand of a matmul: granularity, layout, delayed scales. */
 #include "ops.h"
 #include "base/rng.h"
 

@@ -18,6 +18,7 @@
 #define MX_OPS_QUANTIZE_H
 
 #include "ir/graph.h"
+#include "ops/cpu/encode.h"
 
 enum { MX_QUANT_BLOCK = 128, MX_AMAX_SLOTS = 1025 };
 
@@ -50,6 +51,9 @@ typedef struct {
     bool delayed;                   /* scales from the amax of earlier steps; one for a tensor */
     bool power_of_two;
     bool stochastic;                /* dy: stochastic rounding */
+    /* Instead of all that: matmuls stay as they are, and read numbers that were rounded to codes of
+     * `value` (MX_U8: int4) and back (ops/fake_quantize.c). */
+    bool fake_weights, fake_inputs;
 } mx_quant_recipe;
 
 /* The largest number that the dtype holds. */

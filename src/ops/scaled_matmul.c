@@ -1,4 +1,4 @@
-/* scaled_matmul.c - y = a b^T of quantized factors (quantize.h), and the matmuls of its gradient.
+/* scaled_matmul.c - y = a b^T of quantized operands (quantize.h), and the matmuls of its gradient.
  *
  *     a (*, k)  sa   b (n, k)  sb  ->  y (*, n)
  *     y_mn = sum over blocks of k: sa sb (sum of a_mk b_nk)

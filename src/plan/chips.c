@@ -29,6 +29,7 @@ static const field chip_fields[] = {
     FIGURE(mx_plan_chip, "units", units, 1, 1, 1e5),
     FIGURE(mx_plan_chip, "memory_share", memory_share, 1, 0.01, 1),
     FIGURE(mx_plan_chip, "k_half", k_half, 1, 0, 1e5),
+    FIGURE(mx_plan_chip, "grouped_k_half", grouped_k_half, 1, 0, 1e5),
     FIGURE(mx_plan_chip, "launch_us", launch_seconds, 1e-6, 0, 1e4),
     FIGURE(mx_plan_chip, "comm_units", comm_units, 1, 0, 1e5),
     {0},

@@ -38,6 +38,7 @@ typedef struct {
     double memory_bytes, bytes_per_second;
     double peak[MX_RATES], sustained[MX_RATES]; /* FLOP/s; 0: the chip has no such rate */
     double watts, units, memory_share, k_half, launch_seconds, comm_units;
+    double grouped_k_half; /* 0: k_half */
     mx_rate_curve
         attention[2]; /* forward, backward: FLOP/s by length; n = 0: shares of sustained */
     mx_gemm_point gemm[MX_GEMM_POINTS];

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-enum { TILE_M = 128, TILE_N = 256, SPLIT_LEAST = 2048 };
+enum { TILE_M = 128, TILE_N = 256, GROUPED_N = 128, SPLIT_LEAST = 2048 };
 
 static double operand_bytes(mx_rate r)
 {
@@ -15,13 +15,23 @@ static double operand_bytes(mx_rate r)
     return bytes[r];
 }
 
+/* Share of the rate that is left by an inner dim k, and by columns that fill no tile: a grouped GEMM
+ * has many small results, whose last tiles and epilogues nothing hides. */
+static double inner_share(const mx_plan_chip *c, const mx_plan_gemm *g, double k)
+{
+    if (g->groups == 1)
+        return k / (k + c->k_half);
+    double half = c->grouped_k_half > 0 ? c->grouped_k_half : c->k_half;
+    return k / (k + half) * g->n / (ceil(g->n / GROUPED_N) * GROUPED_N);
+}
+
 /* With the inner dim in `split` parts, whose float32 sums are written and added. */
 static double split_seconds(const mx_plan_chip *c, const mx_plan_gemm *g, double split)
 {
     double tiles = ceil(g->m / TILE_M) * ceil(g->n / TILE_N) * g->groups * split;
     double waves = tiles / c->units, full = waves / (0.5 * (waves + ceil(waves)));
-    double rows = g->m / (ceil(g->m / TILE_M) * TILE_M), k = g->k / split;
-    double rate = c->sustained[g->rate] * full * k / (k + c->k_half);
+    double rows = g->m / (ceil(g->m / TILE_M) * TILE_M);
+    double rate = c->sustained[g->rate] * full * inner_share(c, g, g->k / split);
     double sums = split > 1 ? 2 * 4 * split * g->m * g->n * g->groups : 0;
     return 2 * g->m * g->n * g->k * g->groups / (rate * (0.5 + 0.5 * rows)) +
            sums / (c->bytes_per_second * c->memory_share);

@@ -174,11 +174,20 @@ static mx_status open_prompts(grpo_run *r, mx_objective_run *o)
     const char *path = mx_config_text(o->config, "rollout_path");
     mx_dataset_options *one = MX_NEW(&r->arena, mx_dataset_options);
     if (!*path)
-        return mx_prompts_open(&r->prompts, o->data, o->data->sets, o->data->n_sets);
+        return mx_prompts_open(&r->prompts, o->data, o->config, o->data->sets, o->data->n_sets);
     int64_t epochs = mx_config_int(o->config, "num_epoch");
     *one = (mx_dataset_options){.paths = path, .n_epochs = epochs < 0 ? 0 : epochs,
                                 .source = o->data->sets[0].source};
-    return mx_prompts_open(&r->prompts, o->data, one, 1);
+    return mx_prompts_open(&r->prompts, o->data, o->config, one, 1);
+}
+
+/* The first prompt, before anything is begun: data that cannot be used is known then. */
+static mx_status look(grpo_run *r)
+{
+    bool end;
+    MX_TRY(mx_prompts_next(r->prompts, &r->asked[0], &end));
+    mx_prompts_rewind(r->prompts);
+    return MX_OK;
 }
 
 static mx_status open(mx_objective_run *o)
@@ -195,6 +204,7 @@ static mx_status open(mx_objective_run *o)
         MX_TRY(mx_rewards_open(&r->rewards, o->config));
     MX_TRY(open_prompts(r, o));
     MX_TRY(room(r));
+    MX_TRY(look(r));
     if (s->sampled)
         MX_TRY(mx_sampler_open(&r->sampler, o, s, r->rows));
     if (s->beta > 0)

@@ -49,7 +49,7 @@ typedef struct {
     double temperature, beta, epsilon, epsilon_high, delta; /* delta 0: none */
     double sapo_positive, sapo_negative;
     double vespo_k[2], vespo_lambda[2]; /* of good answers, of bad ones */
-    double off_policy; /* bad answers that have become unlikelier by more teach nothing; 0: all do */
+    double off_policy; /* bad answers that are unlikelier now by more teach nothing; 0: all do */
     bool by_sequence; /* importance weights of whole sequences */
     bool bias_correction, mask_truncated, record;
     bool sampled; /* answers are sampled here, not read from rollout_path */

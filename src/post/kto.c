@@ -102,6 +102,8 @@ static mx_node *loss(mx_graph *g, const mx_head *h, mx_build *b, const void *giv
 
 /* --- the run --- */
 
+enum { MOST_UNTRAINED = 4096 }; /* so many records with nothing to train on are no accident */
+
 typedef struct {
     const settings *s;
     mx_prompts *prompts;
@@ -113,28 +115,6 @@ typedef struct {
     int64_t rows, own, first; /* own ones begin with `first` */
     mx_arena arena;
 } kto_run;
-
-static mx_status open(mx_objective_run *o)
-{
-    kto_run *r = mx_realloc(NULL, sizeof *r);
-    *r = (kto_run){.s = o->settings, .own = o->microbatch * o->accumulation};
-    r->rows = r->own * mx_rows_parts(o);
-    r->first = r->own * mx_rows_part(o);
-    o->state = r;
-    if (r->s->uses_kl && o->microbatch * mx_rows_parts(o) < 2)
-        return mx_fail(MX_USAGE, "%s: loss_type=kto pairs every prompt with another one's answer; "
-                       "set per_device_batch_size=2 or more",
-                       mx_config_where(o->config, "per_device_batch_size"));
-    r->good = MX_NEW_N(&r->arena, float, r->rows);
-    r->row = MX_NEW_N(&r->arena, mx_document, r->rows + 1); /* an example may take two */
-    MX_TRY(mx_prompts_open(&r->prompts, o->data, o->data->sets, o->data->n_sets));
-    MX_TRY(mx_batch_room(&r->batch, r->own, o->options->shape.seq));
-    MX_TRY(mx_batch_room(&r->crossed, r->own, o->options->shape.seq));
-    MX_TRY(mx_reference_open(&r->reference, o, 1, false));
-    if (r->s->uses_kl)
-        MX_TRY(mx_reference_open(&r->policy, o, 1, true));
-    return o->position ? mx_prompts_seek(r->prompts, o->position, o->n_position) : MX_OK;
-}
 
 static mx_status beside(const mx_objective_run *o, mx_beside *out)
 {
@@ -148,7 +128,7 @@ static void close(mx_objective_run *o)
     kto_run *r = o->state;
     if (!r)
         return;
-    for (int64_t i = 0; r->row && i < r->rows; i++)
+    for (int64_t i = 0; r->row && i <= r->rows; i++)
         mx_document_fini(&r->row[i]);
     mx_post_prompt_fini(&r->asked);
     mx_prompts_close(r->prompts);
@@ -224,13 +204,56 @@ static void put_row(mx_batch *b, int64_t to, const mx_document *p, const mx_docu
 /* The next record with something left to train on. */
 static mx_status take(kto_run *r, const mx_objective_run *o, mx_document *d, float *good, bool *end)
 {
-    do {
+    for (int untrained = 0; untrained < MOST_UNTRAINED;) {
         MX_TRY(mx_prompts_next(r->prompts, &r->asked, end));
         if (*end)
             return MX_OK;
-        MX_TRY(read_label(r->asked.record, good));
-        MX_TRY(encode(r, o, d));
-    } while (prompt_of(d) >= r->batch.seq_len || prompt_of(d) == d->ids.n);
+        mx_status st = read_label(r->asked.record, good);
+        if (!st)
+            st = encode(r, o, d);
+        bool refused = st != MX_OK;
+        MX_TRY(mx_prompts_refuse(r->prompts, st));
+        if (!refused && prompt_of(d) < r->batch.seq_len && prompt_of(d) < d->ids.n)
+            return MX_OK;
+        untrained += !refused;
+    }
+    return mx_fail(MX_INPUT,
+                   "%d records, and nothing to train on in any of them: their completions are "
+                   "empty, or their prompts fill max_target_length=%lld",
+                   MOST_UNTRAINED, (long long)r->batch.seq_len);
+}
+
+/* Where the run is in the data. The first record is taken on trial: data that cannot be used is
+ * known before anything is begun. */
+static mx_status find_place(kto_run *r, const mx_objective_run *o)
+{
+    bool end;
+    float good;
+    MX_TRY(take(r, o, &r->row[r->rows], &good, &end));
+    mx_prompts_rewind(r->prompts);
+    return o->position ? mx_prompts_seek(r->prompts, o->position, o->n_position) : MX_OK;
+}
+
+static mx_status open(mx_objective_run *o)
+{
+    kto_run *r = mx_realloc(NULL, sizeof *r);
+    *r = (kto_run){.s = o->settings, .own = o->microbatch * o->accumulation};
+    r->rows = r->own * mx_rows_parts(o);
+    r->first = r->own * mx_rows_part(o);
+    o->state = r;
+    if (r->s->uses_kl && o->microbatch * mx_rows_parts(o) < 2)
+        return mx_fail(MX_USAGE, "%s: loss_type=kto pairs every prompt with another one's answer; "
+                       "set per_device_batch_size=2 or more",
+                       mx_config_where(o->config, "per_device_batch_size"));
+    r->good = MX_NEW_N(&r->arena, float, r->rows);
+    r->row = MX_NEW_N(&r->arena, mx_document, r->rows + 1); /* an example may take two */
+    MX_TRY(mx_prompts_open(&r->prompts, o->data, o->config, o->data->sets, o->data->n_sets));
+    MX_TRY(mx_batch_room(&r->batch, r->own, o->options->shape.seq));
+    MX_TRY(mx_batch_room(&r->crossed, r->own, o->options->shape.seq));
+    MX_TRY(find_place(r, o));
+    MX_TRY(mx_reference_open(&r->reference, o, 1, false));
+    if (r->s->uses_kl)
+        MX_TRY(mx_reference_open(&r->policy, o, 1, true));
     return MX_OK;
 }
 

@@ -9,13 +9,20 @@ struct mx_prompts {
     const mx_train_data *d;
     mx_mixture mixture;
     mx_record record;
+    mx_bad_records bad;
+    int in_a_row; /* bad ones since the last good one */
+    bool refused; /* the last one was bad */
 };
 
-mx_status mx_prompts_open(mx_prompts **out, const mx_train_data *d, const mx_dataset_options *sets,
-                          int n)
+enum { MOST_IN_A_ROW = 4096 }; /* so many are no accident */
+
+mx_status mx_prompts_open(mx_prompts **out, const mx_train_data *d, const mx_config *c,
+                          const mx_dataset_options *sets, int n)
 {
     mx_prompts *p = mx_realloc(NULL, sizeof *p);
     *p = (mx_prompts){.d = d};
+    p->bad.skip = strcmp(mx_config_text(c, "bad_record_policy"), "skip") == 0;
+    p->bad.budget = mx_config_float(c, "bad_record_budget");
     *out = p;
     return mx_mixture_open(&p->mixture, sets, n);
 }
@@ -98,10 +105,11 @@ static mx_status prompt_ids(const mx_train_data *d, const json_t *prompt, const 
     return st;
 }
 
-mx_status mx_prompts_next(mx_prompts *p, mx_post_prompt *a, bool *end)
+static mx_status read_next(mx_prompts *p, mx_post_prompt *a, bool *end)
 {
     int which;
     mx_post_prompt_fini(a);
+    p->bad.records++;
     MX_TRY(mx_mixture_next(&p->mixture, &p->record, &which, end));
     if (*end)
         return MX_OK;
@@ -109,12 +117,39 @@ mx_status mx_prompts_next(mx_prompts *p, mx_post_prompt *a, bool *end)
     const json_t *prompt = json_object_get(a->record, "prompt");
     prompt = prompt ? prompt : json_object_get(a->record, "messages");
     prompt = prompt ? prompt : json_object_get(a->record, "question");
-    if (!st && !json_is_string(prompt) && !json_is_array(prompt))
+    if (!st && !json_is_string(prompt) && !json_array_size(prompt))
         st = mx_fail(MX_INPUT, "expected a prompt (a text or a list of messages), messages or a "
                      "question");
     if (!st)
         st = prompt_ids(p->d, prompt, json_object_get(a->record, "tools"), a);
     return mx_record_place(st, &p->record);
+}
+
+/* What is wrong has its place in it. */
+static mx_status judge(mx_prompts *p, mx_status st)
+{
+    if (!st)
+        return MX_OK;
+    p->refused = true;
+    if (p->bad.skip && ++p->in_a_row > MOST_IN_A_ROW)
+        return mx_status_wrap(st, "%d records in a row are bad; the latest", p->in_a_row);
+    return mx_bad_records_judge(&p->bad, st);
+}
+
+mx_status mx_prompts_refuse(mx_prompts *p, mx_status st)
+{
+    return judge(p, mx_record_place(st, &p->record));
+}
+
+mx_status mx_prompts_next(mx_prompts *p, mx_post_prompt *a, bool *end)
+{
+    mx_status st;
+    *end = false;
+    p->in_a_row = p->refused ? p->in_a_row : 0;
+    while ((st = read_next(p, a, end)) != MX_OK)
+        MX_TRY(judge(p, st));
+    p->refused = false;
+    return MX_OK;
 }
 
 /* --- the place in the data --- */
@@ -146,4 +181,13 @@ mx_status mx_prompts_seek(mx_prompts *p, const char *text, size_t n)
     json_decref(j);
     return fits ? MX_OK
                 : mx_fail(MX_INPUT, "the checkpoint's place in the data is of other datasets");
+}
+
+void mx_prompts_rewind(mx_prompts *p)
+{
+    mx_mixture_position *at = &p->mixture.at;
+    memset(at->cursors, 0, sizeof *at->cursors * (size_t)at->n);
+    at->t = 0;
+    p->bad.records = p->bad.bad = p->in_a_row = 0;
+    p->refused = false;
 }

@@ -18,15 +18,20 @@ typedef struct {
     mx_tokens ids;
 } mx_post_prompt;
 
-/* d: has the tokenizer. */
-mx_status mx_prompts_open(mx_prompts **out, const mx_train_data *d, const mx_dataset_options *sets,
-                          int n) MX_MUST_USE;
+/* d: has the tokenizer; c: says what becomes of bad records. */
+mx_status mx_prompts_open(mx_prompts **out, const mx_train_data *d, const mx_config *c,
+                          const mx_dataset_options *sets, int n) MX_MUST_USE;
 void mx_prompts_close(mx_prompts *p); /* NULL is a no-op */
 /* Takes over what `a` held before; *end: there are no more. */
 mx_status mx_prompts_next(mx_prompts *p, mx_post_prompt *a, bool *end) MX_MUST_USE;
 void mx_post_prompt_fini(mx_post_prompt *a);
+/* Takes what the caller finds wrong with the last one; OK when it is to be left out, as
+ * bad_record_policy says. */
+mx_status mx_prompts_refuse(mx_prompts *p, mx_status st) MX_MUST_USE;
 
 void mx_prompts_position(const mx_prompts *p, mx_str *json);
 mx_status mx_prompts_seek(mx_prompts *p, const char *json, size_t n) MX_MUST_USE;
+/* Back to where it was opened. */
+void mx_prompts_rewind(mx_prompts *p);
 
 #endif

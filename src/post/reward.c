@@ -34,8 +34,8 @@ static mx_status unknown(const mx_config *c, const char *name, size_t n)
     for (int i = 0; i < mx_reward_count; i++)
         mx_str_addf(&names, "%s%s", i ? ", " : "", mx_reward_table[i]->name);
     mx_status st = mx_fail(MX_USAGE, "%s: there is no reward `%.*s`; there are %s, and "
-                           "reward_library and reward_command", mx_config_where(c, "rl.reward"), (int)n, name,
-                           mx_str_text(&names));
+                           "reward_library and reward_command",
+                           mx_config_where(c, "rl.reward"), (int)n, name, mx_str_text(&names));
     mx_str_fini(&names);
     return st;
 }

@@ -46,11 +46,18 @@ mx_node *mx_scores_of(mx_graph *g, const mx_head *h, const mx_build *b)
     return mx_matmul_as(g, "*d,fd->*f", mx_reshape(g, x, MX_SHAPE(b->batch, d)), h->weight, MX_F32);
 }
 
-static void metrics(mx_graph *g, mx_node *r, mx_node *c, mx_node *j, mx_node *there)
+/* The largest of sign c and sign j over the pairs that are there: (1, 1). */
+static mx_node *most_of(mx_graph *g, mx_node *c, mx_node *j, mx_node *there, double sign)
 {
-    mx_node *row = mx_reshape(g, r, MX_SHAPE(1, r->type.dim[0]));
-    mx_metric_root(g, "min_reward", mx_affine(g, mx_row_max(g, mx_affine(g, row, -1, 0)), -1, 0));
-    mx_metric_root(g, "max_reward", mx_row_max(g, row));
+    mx_node *both = mx_maximum(g, mx_affine(g, c, sign, 0), mx_affine(g, j, sign, 0));
+    both = mx_where(g, there, both, mx_constant(g, MX_SCALAR, MX_F32, -1e30));
+    return mx_row_max(g, mx_reshape(g, both, MX_SHAPE(1, mx_type_count(&both->type))));
+}
+
+static void metrics(mx_graph *g, mx_node *c, mx_node *j, mx_node *there)
+{
+    mx_metric_root(g, "min_reward", mx_affine(g, most_of(g, c, j, there, -1), -1, 0));
+    mx_metric_root(g, "max_reward", most_of(g, c, j, there, 1));
     mx_metric_root(g, "mean_reward",
                    mx_mean_counted(g, mx_affine(g, mx_add(g, c, j), 0.5, 0), there));
     mx_metric_root(g, "accuracy", mx_mean_counted(g, mx_greater(g, c, j), there));
@@ -70,7 +77,7 @@ static mx_node *loss(mx_graph *g, const mx_head *h, mx_build *b, const void *giv
     if (s->center > 0)
         each = mx_add(g, each, mx_affine(g, mx_mul(g, sum, sum), s->center, 0));
     if (b->training)
-        metrics(g, r, c, j, there);
+        metrics(g, c, j, there);
     mx_node *total = mx_sum_all(g, mx_mul(g, each, there));
     return mx_loss_root(g, b, mx_mul(g, total, scale), mx_mul(g, mx_sum_all(g, there), scale));
 }

@@ -31,6 +31,7 @@ struct mx_sampler {
     int64_t batch, vocab, known;
     uint64_t seed;
     int32_t eos, other_eos;
+    bool draws;  /* tokens are drawn on the device */
     float *rows; /* (threads, vocab): a row of logits while it is drawn from */
 };
 
@@ -59,7 +60,11 @@ static mx_decode_settings decode_settings(const mx_objective_run *o, const mx_gr
     if (s->at_once > 0)
         most = s->at_once;
     most *= mx_rows_parts(o);
+    /* Logits of a batch are a quarter of a gigabyte for every token: they stay on a GPU. */
+    bool draws = !so->compile.device->host_memory && !so->compile.partition;
+    int64_t vocab = o->model->summary.vocab, known = mx_tokenizer_vocab_size(o->data->tokenizer);
     return (mx_decode_settings){.batch = rows < most ? rows : most,
+                                .draw_vocab = !draws ? 0 : known < vocab ? known : vocab,
                                 .max_length = so->shape.seq,
                                 .lora = so->lora,
                                 .temperature = s->temperature,
@@ -88,7 +93,7 @@ mx_status mx_sampler_open(mx_sampler **out, const mx_objective_run *o, const mx_
     mx_sampler *x = mx_realloc(NULL, sizeof *x);
     const json_t *eos = json_object_get(o->model->json, "eos_token_id");
     mx_decode_settings d = decode_settings(o, s, rows);
-    *x = (mx_sampler){.o = o, .s = s, .batch = d.batch,
+    *x = (mx_sampler){.o = o, .s = s, .batch = d.batch, .draws = d.draw_vocab > 0,
                       .vocab = o->model->summary.vocab,
                       .known = mx_tokenizer_vocab_size(o->data->tokenizer),
                       .seed = (uint64_t)mx_config_int(o->config, "data_shuffle_seed"),
@@ -165,19 +170,34 @@ typedef struct {
     int64_t from, n;
 } part;
 
-/* The next token of each sequence that was fed. */
-static void draw_all(mx_sampler *s, const part *p, int64_t generation, const mx_completion *out)
+/* What decides the next token of row b. */
+static double uniform_of(const mx_sampler *s, const part *p, int64_t b, int64_t generation,
+                         const mx_completion *out)
 {
+    mx_random4 r = mx_philox(s->seed ^ 0x726f6c6c6f757473u, /* another stream than the data's */
+                             (uint64_t)generation << 24 ^ (uint64_t)(p->from + b),
+                             (uint64_t)out[p->from + b].ids.n);
+    return mx_uniform_f64(r.v[0], r.v[1]);
+}
+
+/* Feeds the tokens of each sequence, and draws its next. */
+static mx_status advance(mx_sampler *s, const part *p, int64_t generation, const mx_completion *out)
+{
+    for (int64_t b = 0; b < p->n && s->draws; b++)
+        mx_decode_decide(s->decode, b, uniform_of(s, p, b, generation, out));
+    MX_TRY(mx_decode_feed(s->decode, p->tokens, p->count));
+    for (int64_t b = 0; b < p->n && s->draws; b++)
+        if (p->count[b])
+            p->next[b] = mx_decode_drawn(s->decode, b, &p->logp[b]);
+    if (s->draws)
+        return MX_OK;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(mx_session_threads(s->o->session))
-    for (int64_t b = 0; b < p->n; b++) {
-        if (!p->count[b])
-            continue;
-        mx_random4 r = mx_philox(s->seed ^ 0x726f6c6c6f757473u, /* another stream than the data's */
-                                 (uint64_t)generation << 24 ^ (uint64_t)(p->from + b),
-                                 (uint64_t)out[p->from + b].ids.n);
-        p->next[b] = draw(s, mx_decode_logits(s->decode, b), mx_uniform_f64(r.v[0], r.v[1]),
-                          s->rows + s->vocab * omp_get_thread_num(), &p->logp[b]);
-    }
+    for (int64_t b = 0; b < p->n; b++)
+        if (p->count[b])
+            p->next[b] = draw(s, mx_decode_logits(s->decode, b),
+                              uniform_of(s, p, b, generation, out),
+                              s->rows + s->vocab * omp_get_thread_num(), &p->logp[b]);
+    return MX_OK;
 }
 
 static mx_status take(mx_sampler *s, const part *p, int64_t b, mx_completion *a)
@@ -199,16 +219,15 @@ static mx_status take(mx_sampler *s, const part *p, int64_t b, mx_completion *a)
 static mx_status run_part(mx_sampler *s, const mx_post_prompt *prompts, part *p, int64_t generation,
                           mx_completion *out)
 {
+    MX_TRY(mx_decode_reset(s->decode, -1));
     for (int64_t b = 0; b < s->batch; b++) {
         const mx_post_prompt *q = b < p->n ? &prompts[(p->from + b) / s->s->generations] : NULL;
-        MX_TRY(mx_decode_reset(s->decode, b));
         p->tokens[b] = q ? q->ids.ids : NULL;
         p->count[b] = q ? q->ids.n : 0;
     }
     for (bool any = true; any;) {
-        MX_TRY(mx_decode_feed(s->decode, p->tokens, p->count));
         any = false;
-        draw_all(s, p, generation, out);
+        MX_TRY(advance(s, p, generation, out));
         for (int64_t b = 0; b < p->n; b++) {
             if (p->count[b])
                 MX_TRY(take(s, p, b, &out[p->from + b]));

@@ -32,7 +32,7 @@ static mx_status read_prompts(tasks *t, const mx_objective_run *o, const char *p
     mx_prompts *p = NULL;
     mx_dataset_options set = {.paths = path, .n_epochs = 1, .source = o->data->sets[0].source};
     bool end = false;
-    mx_status st = mx_prompts_open(&p, o->data, &set, 1);
+    mx_status st = mx_prompts_open(&p, o->data, o->config, &set, 1);
     while (!st && !end) {
         if (t->n == t->room) {
             t->room = t->room ? 2 * t->room : 64;

@@ -30,12 +30,17 @@ bool mx_adapter_in_dir(const char *path)
 
 /* --- reading --- */
 
+#define MOST_ALPHA 1e6 /* a scale beyond it is no adapter's */
+
 static mx_status refuse(const json_t *c, const char *path)
 {
     static const struct {
         const char *key, *fine;
     } texts[] = {{"peft_type", "LORA"}, {"bias", "none"}};
     static const char *const flags[] = {"use_qalora", "use_bdlora", "lora_bias"};
+    /* what changes the model beyond its weights */
+    static const char *const absent[] = {"layer_replication", "alora_invocation_tokens",
+                                         "arrow_config"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         const char *is = json_string_value(json_object_get(c, texts[i].key));
         if (is && strcmp(is, texts[i].fine) != 0)
@@ -45,6 +50,41 @@ static mx_status refuse(const json_t *c, const char *path)
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
         if (json_is_true(json_object_get(c, flags[i])))
             return mx_fail(MX_INPUT, "%s/adapter_config.json: %s is not supported", path, flags[i]);
+    for (size_t i = 0; i < sizeof absent / sizeof *absent; i++) {
+        const json_t *v = json_object_get(c, absent[i]);
+        if (v && !json_is_null(v))
+            return mx_fail(MX_INPUT, "%s/adapter_config.json: %s is not supported; expected null",
+                           path, absent[i]);
+    }
+    return MX_OK;
+}
+
+/* A value of another type than PEFT writes must not pass for the default. */
+static mx_status check_types(const json_t *c, const char *path)
+{
+    static const struct {
+        const char *key, *types, *expected; /* i: integer, n: number, b: bool, s: text, a: list */
+    } fields[] = {
+        {"peft_type", "s", "a text"},          {"bias", "s", "a text"},
+        {"r", "i", "an integer"},              {"lora_alpha", "in", "a number"},
+        {"lora_dropout", "in", "a number"},    {"use_rslora", "b", "true or false"},
+        {"use_dora", "b", "true or false"},    {"fan_in_fan_out", "b", "true or false"},
+        {"use_qalora", "b", "true or false"},  {"use_bdlora", "b", "true or false"},
+        {"lora_bias", "b", "true or false"},   {"alpha_pattern", "o", "an object"},
+        {"rank_pattern", "o", "an object"},    {"target_modules", "sa", "a list of names"},
+        {"target_parameters", "sa", "a list of names"},
+        {"modules_to_save", "sa", "a list of names"},
+        {"base_model_name_or_path", "s", "a text"},
+    };
+    static const char letter[] = {[JSON_OBJECT] = 'o', [JSON_ARRAY] = 'a', [JSON_STRING] = 's',
+                                  [JSON_INTEGER] = 'i', [JSON_REAL] = 'n', [JSON_TRUE] = 'b',
+                                  [JSON_FALSE] = 'b', [JSON_NULL] = ' '};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        const json_t *v = json_object_get(c, fields[i].key);
+        if (v && !json_is_null(v) && !strchr(fields[i].types, letter[json_typeof(v)]))
+            return mx_fail(MX_INPUT, "%s/adapter_config.json: %s must be %s", path, fields[i].key,
+                           fields[i].expected);
+    }
     return MX_OK;
 }
 
@@ -78,6 +118,9 @@ static mx_status add_rules(mx_adapter *a, const json_t *map, mx_lora_rule *out, 
             return mx_fail(MX_INPUT, "%s/adapter_config.json: alpha_pattern has the regular "
                            "expression %.200s; expected ends of names (up_proj, "
                            "model.layers.0.mlp.up_proj)", path, name);
+        if (!(json_number_value(v) > 0 && json_number_value(v) <= MOST_ALPHA))
+            return mx_fail(MX_INPUT, "%s/adapter_config.json: alpha_pattern has no number from 0 "
+                           "to %g for %.200s", path, MOST_ALPHA, name);
         out[n++] = (mx_lora_rule){.module = module, .alpha = json_number_value(v)};
     }
     a->lora.n_rules = n;
@@ -98,11 +141,15 @@ static const char *joined(mx_arena *a, const json_t *list)
 static mx_status read_config(mx_adapter *a, const json_t *c, const char *path)
 {
     mx_lora *l = &a->lora;
+    MX_TRY(check_types(c, path));
     MX_TRY(refuse(c, path));
     json_t *alpha = json_object_get(c, "lora_alpha"), *more = json_object_get(c, "alpha_pattern");
     l->rank = json_integer_value(json_object_get(c, "r"));
     l->alpha = json_is_number(alpha) ? json_number_value(alpha) : 8; /* PEFT's defaults */
-    l->rank = l->rank > 0 ? l->rank : 8;
+    if (json_is_integer(json_object_get(c, "r")) && l->rank < 1)
+        return mx_fail(MX_INPUT, "%s/adapter_config.json: r is %lld; expected 1 or more", path,
+                       (long long)l->rank);
+    l->rank = l->rank ? l->rank : 8;
     l->rslora = json_is_true(json_object_get(c, "use_rslora"));
     l->dora = json_is_true(json_object_get(c, "use_dora"));
     l->dropout = json_number_value(json_object_get(c, "lora_dropout"));
@@ -114,9 +161,10 @@ static mx_status read_config(mx_adapter *a, const json_t *c, const char *path)
     l->parameters = joined(&a->arena, json_object_get(c, "target_parameters"));
     const char *base = json_string_value(json_object_get(c, "base_model_name_or_path"));
     a->base = mx_arena_strdup(&a->arena, base ? base : "");
-    if (!(l->alpha > 0) || l->dropout < 0 || l->dropout >= 1)
+    if (!(l->alpha > 0 && l->alpha <= MOST_ALPHA) || l->dropout < 0 || l->dropout >= 1)
         return mx_fail(MX_INPUT, "%s/adapter_config.json: lora_alpha is %g and lora_dropout %g; "
-                       "expected more than 0, and 0 to 1", path, l->alpha, l->dropout);
+                       "expected more than 0 and at most %g, and 0 to 1", path, l->alpha,
+                       l->dropout, MOST_ALPHA);
     return MX_OK;
 }
 
@@ -266,6 +314,8 @@ mx_status mx_adapter_load(mx_session *s, mx_hf_dir *dir)
         if (!is_trained(v))
             continue;
         const char *name = mx_adapter_tensor_name(s, &scratch, v);
+        if (!mx_hf_dir_find(dir, name) && mx_hf_dir_find(dir, v->name))
+            name = v->name; /* as PEFT wrote it before transformers 5 */
         if (!match(v, dir, &scratch, name, &from[n], &bad))
             continue;
         loads[n] = (mx_staged_load){v, &from[n], {0}};

@@ -67,6 +67,11 @@ mx_var *mx_adapter_variable(mx_session *s, const char *tensor)
     }
     starred(tensor, name, sizeof name);
     mx_var *v = mx_session_find(s, name);
+    for (int i = 0; i < mx_session_count(s) && !v; i++) {
+        char other[700];
+        mx_var *one = mx_session_var(s, i);
+        v = strcmp(mx_lora_peft_name(one->name, other, sizeof other), name) == 0 ? one : NULL;
+    }
     return v ? v : mx_session_find(s, name + strlen(MX_LORA_PREFIX));
 }
 
@@ -78,7 +83,7 @@ const char *mx_adapter_tensor_name(mx_session *s, mx_arena *a, const mx_var *v)
     if (renamed(v->name, DOWN, EXPERTS, name, sizeof name))
         return mx_arena_strdup(a, name);
     if (!renamed(v->name, GATE_UP, DOWN, other, sizeof other))
-        return v->name;
+        return mx_arena_strdup(a, mx_lora_peft_name(v->name, name, sizeof name));
     renamed(v->name, GATE_UP, mx_session_find(s, other) ? INNER : EXPERTS, name, sizeof name);
     return mx_arena_strdup(a, name);
 }

@@ -61,7 +61,7 @@ typedef struct {
 typedef struct {
     bool writing;
     int64_t writing_step;
-    double writing_s;  /* how long the present write has taken: a watchdog's food */
+    double writing_s;  /* how long the present write has taken, for a watchdog */
     int64_t last_step; /* the newest made durable by this object; -1: none */
     int64_t n_written;
     int n_failed;        /* in a row */

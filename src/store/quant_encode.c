@@ -1,89 +1,9 @@
 /* quant_encode.c - see quant_encode.h. */
 #include "store/quant_encode.h"
 
-#include "base/fp8.h"
 #include "compile/weight_codes.h"
-#include <math.h>
+#include "ops/cpu/encode.h"
 #include <string.h>
-
-static float round_up(float s)
-{
-    uint32_t u = mx_bits_of_float(s);
-    return mx_float_of_bits((u + 0xffff) & 0xffff0000u);
-}
-
-static float most_of(const float *x, int64_t n)
-{
-    float most = 0;
-    for (int64_t i = 0; i < n; i++)
-        most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
-    return most;
-}
-
-MX_CLONES static void fp8_codes(const float *x, int64_t n, float s, uint8_t *q)
-{
-    for (int64_t i = 0; i < n; i++)
-        q[i] = mx_e4m3_of_float(x[i] / s);
-}
-
-MX_CLONES static void int8_codes(const float *x, int64_t n, float s, uint8_t *q)
-{
-    for (int64_t i = 0; i < n; i++)
-        q[i] = (uint8_t)(int8_t)rintf(x[i] / s);
-}
-
-float mx_encode8(const float *x, int64_t n, bool is_float, uint8_t *q)
-{
-    float amax = most_of(x, n), s = 1;
-    if (amax > 0)
-        s = round_up(amax / (is_float ? MX_E4M3_MAX : 127));
-    (is_float ? fp8_codes : int8_codes)(x, n, s, q);
-    return s;
-}
-
-/* -8 to 7 */
-static float nearest4(float x, float scale)
-{
-    float q = rintf(x / scale);
-    return q < -8 ? -8 : q > 7 ? 7 : q;
-}
-
-MX_CLONES static float squared_error(const float *x, int64_t n, float s)
-{
-    float error = 0, factor = 1 / s;
-    for (int64_t i = 0; i < n; i++) {
-        float q = rintf(x[i] * factor);
-        q = q < -8 ? -8 : q > 7 ? 7 : q;
-        error += (x[i] - q * s) * (x[i] - q * s);
-    }
-    return error;
-}
-
-static float scale4(const float *x, int64_t n)
-{
-    float amax = most_of(x, n), best = 1, least = INFINITY;
-    for (int i = 0; i < 12 && amax > 0; i++) {
-        float s = round_up(amax * (1 - 0.03f * (float)i) / 7.5f);
-        float error = squared_error(x, n, s);
-        if (error < least) {
-            least = error;
-            best = s;
-        }
-    }
-    return best;
-}
-
-float mx_encode4(const float *x, int64_t n, uint8_t *q)
-{
-    float s = scale4(x, n);
-    for (int64_t k = 0; k < n; k += 2) {
-        int low = (int)nearest4(x[k], s) + 8, high = (int)nearest4(x[k + 1], s) + 8;
-        q[k / 2] = (uint8_t)(low | high << 4);
-    }
-    return s;
-}
-
-/* --- loading --- */
 
 /* Some rows of a weight: numbers, codes and scales. */
 typedef struct {
@@ -134,8 +54,8 @@ static mx_status make_codes(const rows *r, int64_t from, int64_t n, mx_st_scan *
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < n * r->groups; i++)
         r->scale[i] = d == MX_U8 ? mx_encode4(r->x + i * group, group, r->q + i * group / 2)
-                                 : mx_encode8(r->x + i * group, group, d == MX_F8_E4M3,
-                                              r->q + i * group);
+                                 : mx_encode(d == MX_I8 ? MX_CODE_INT8 : MX_CODE_E4M3,
+                                             r->x + i * group, group, r->q + i * group);
     return MX_OK;
 }
 

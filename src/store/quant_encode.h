@@ -1,16 +1,9 @@
-/* quant_encode.h - numbers as 8- and 4-bit codes with one scale. Scales are rounded up to bfloat16
- * before numbers are divided by them, so that every loader has the same ones. Of zeros it is 1. */
+/* quant_encode.h - weights that programs keep as codes (ops/cpu/encode.h), from checkpoints. */
 #ifndef MX_STORE_QUANT_ENCODE_H
 #define MX_STORE_QUANT_ENCODE_H
 
 #include "device/device.h"
 #include "store/quant.h"
-
-/* n numbers as E4M3 or int8; the scale. */
-float mx_encode8(const float *x, int64_t n, bool is_float, uint8_t *q);
-/* n numbers, an even number of them, as 4 bits, the first in a byte's low half: value + 8. The
- * scale is the one of a few below absmax whose squared error is least. */
-float mx_encode4(const float *x, int64_t n, uint8_t *q);
 
 /* Where a weight comes from: its numbers where they are at hand, else the tensor. */
 typedef struct {

@@ -1,4 +1,4 @@
-/* quant_gptq.h - weights as GPTQ and AWQ store them: turned, several to an int32.
+/* quant_gptq.h - weights as GPTQ and AWQ store them: transposed, several to an int32.
  *
  *     X.weight (out, in) of          GPTQ                          AWQ
  *     X.qweight  I32                 (in / p, out)                 (in, out / p)

@@ -6,9 +6,10 @@
 #include "store/quant_write.h"
 
 #include "base/fp8.h"
+#include "ir/graph.h"
+#include "ops/cpu/encode.h"
 #include "ops/cpu/nf4.h"
 #include "ops/quantize.h"
-#include "store/quant_encode.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -21,6 +22,7 @@ enum { MAX_PARTS = 4, BLOCK = MX_QUANT_BLOCK };
 typedef struct {
     int64_t rows, cols, group;
     float *x;
+    const mx_quant_change *given; /* its codes and scales are taken as they are; NULL: none */
     void *part[MAX_PARTS];
     size_t bytes[MAX_PARTS];
     double error, squares;
@@ -73,26 +75,41 @@ static bool any_size(int64_t rows, int64_t cols, int64_t group)
     return rows > 0 && cols > 0;
 }
 
-static void make_rows(made *m, bool is_float)
+/* A row, or a group of one, as a byte each: those that are given, or the nearest. The scale. */
+static float codes_of(made *m, mx_code_kind kind, int64_t at, int64_t n, uint8_t *q)
 {
-    for (int64_t r = 0; r < m->rows; r++) {
-        const float *x = m->x + r * m->cols;
-        uint8_t *q = (uint8_t *)m->part[0] + r * m->cols;
-        float s = mx_encode8(x, m->cols, is_float, q);
-        ((uint16_t *)m->part[1])[r] = (uint16_t)(mx_bits_of_float(s) >> 16);
-        for (int64_t c = 0; c < m->cols; c++)
-            add_error(m, x[c], (is_float ? mx_float_of_e4m3(q[c]) : (int8_t)q[c]) * (double)s);
+    float s;
+    if (m->given) {
+        memcpy(q, m->given->codes + at, (size_t)n);
+        s = m->given->scale[at / n];
+    } else {
+        s = mx_encode(kind, m->x + at, n, q);
     }
+    for (int64_t i = 0; i < n; i++)
+        add_error(m, m->x[at + i], mx_code_value(kind, q[i]) * (double)s);
+    return s;
+}
+
+static uint16_t bf16_of(float s)
+{
+    return (uint16_t)(mx_bits_of_float(s) >> 16);
+}
+
+static void make_rows(made *m, mx_code_kind kind)
+{
+    for (int64_t r = 0; r < m->rows; r++)
+        ((uint16_t *)m->part[1])[r] = bf16_of(
+            codes_of(m, kind, r * m->cols, m->cols, (uint8_t *)m->part[0] + r * m->cols));
 }
 
 static void make_fp8(made *m)
 {
-    make_rows(m, true);
+    make_rows(m, MX_CODE_E4M3);
 }
 
 static void make_int8(made *m)
 {
-    make_rows(m, false);
+    make_rows(m, MX_CODE_INT8);
 }
 
 /* --- blocks of 128 x 128 --- */
@@ -142,15 +159,14 @@ static bool whole_groups(int64_t rows, int64_t cols, int64_t group)
 
 static void make_packed(made *m)
 {
-    int64_t groups = m->cols / m->group;
-    for (int64_t g = 0; g < m->rows * groups; g++) {
-        const float *x = m->x + g * m->group;
-        uint8_t *q = (uint8_t *)m->part[0] + g * m->group / 2;
-        float s = mx_encode4(x, m->group, q);
-        ((uint16_t *)m->part[1])[g] = (uint16_t)(mx_bits_of_float(s) >> 16);
-        for (int64_t k = 0; k < m->group; k++)
-            add_error(m, x[k], ((q[k / 2] >> k % 2 * 4 & 15) - 8) * (double)s);
+    int64_t n = m->group, groups = m->cols / n;
+    uint8_t *one = mx_realloc(NULL, (size_t)n), *q = m->part[0];
+    for (int64_t g = 0; g < m->rows * groups; g++, q += n / 2) {
+        ((uint16_t *)m->part[1])[g] = bf16_of(codes_of(m, MX_CODE_INT4, g * n, n, one));
+        for (int64_t k = 0; k < n; k += 2)
+            q[k / 2] = (uint8_t)(one[k] | one[k + 1] << 4);
     }
+    mx_free(one);
     memcpy(m->part[2], (int64_t[]){m->rows, m->cols}, 2 * sizeof(int64_t));
 }
 
@@ -218,6 +234,11 @@ const mx_quant_form *mx_quant_form_find(const char *name)
     return NULL;
 }
 
+mx_code_kind mx_quant_form_codes(const mx_quant_form *f)
+{
+    return f->bits == 4 ? MX_CODE_INT4 : f->is_float ? MX_CODE_E4M3 : MX_CODE_INT8;
+}
+
 /* --- writing --- */
 
 typedef struct {
@@ -247,13 +268,27 @@ static made sized(const writing *w, const mx_quant_tensor *t)
     return (made){.rows = t->dim[0], .cols = t->dim[1], .group = w->o->group};
 }
 
+/* Elements of a weight as they are to be quantized or copied. */
+static mx_status read_numbers(const mx_quant_write_options *o, const mx_quant_tensor *t, int64_t at,
+                              int64_t n, mx_st_dtype to, void *dst)
+{
+    const mx_quant_change *c = mx_quant_change_find(o->changes, t->name);
+    if (!c || !c->numbers)
+        return mx_quant_read(t, at, n, to, dst, NULL);
+    int64_t bad;
+    bool fits = mx_st_convert(MX_ST_F32, c->numbers + at, to, dst, n, NULL, &bad);
+    return fits ? MX_OK : mx_fail(MX_INPUT, "%s: expected a float tensor", t->name);
+}
+
 static mx_status hold(writing *w, const mx_quant_tensor *t)
 {
     const mx_quant_form *f = w->o->form;
     let_go(w);
     w->m = sized(w, t);
     MX_TRY(mx_alloc((void **)&w->m.x, sizeof(float) * (size_t)t->n, t->name));
-    MX_TRY(mx_quant_read(t, 0, t->n, MX_ST_F32, w->m.x, NULL));
+    MX_TRY(read_numbers(w->o, t, 0, t->n, MX_ST_F32, w->m.x));
+    const mx_quant_change *c = mx_quant_change_find(w->o->changes, t->name);
+    w->m.given = c && c->codes ? c : NULL;
     for (int64_t i = 0; i < t->n; i++)
         if (!isfinite(w->m.x[i]))
             return mx_fail(MX_INPUT, "%s: element %" PRId64 " is %g; only finite weights can be "
@@ -276,7 +311,7 @@ static mx_status fetch(void *ctx, const mx_st_source *s, uint64_t at, void *dst,
     item *it = s->user;
     int64_t size = mx_st_dtype_bytes(s->dtype);
     if (it->part < 0)
-        return mx_quant_read(it->t, (int64_t)at / size, (int64_t)n / size, s->dtype, dst, NULL);
+        return read_numbers(w->o, it->t, (int64_t)at / size, (int64_t)n / size, s->dtype, dst);
     if (w->held != it->t)
         MX_TRY(hold(w, it->t));
     if (it->part == 0 && !it->counted) {
@@ -288,11 +323,35 @@ static mx_status fetch(void *ctx, const mx_st_source *s, uint64_t at, void *dst,
     return MX_OK;
 }
 
-static bool wanted(const mx_quant_write_options *o, const mx_quant_tensor *t)
+static bool is_layer_matrix(const mx_quant_write_options *o, const char *name, int ndim)
 {
-    return t->ndim == 2 && mx_ends_with(t->name, ".weight") && strpbrk(t->name, "0123456789") &&
-           !mx_glob_any(STAYS, t->name) && !mx_glob_any(o->keep, t->name) &&
-           o->form->takes(t->dim[0], t->dim[1], o->group);
+    return ndim == 2 && mx_ends_with(name, ".weight") && strpbrk(name, "0123456789") &&
+           !mx_glob_any(STAYS, name) && !mx_glob_any(o->keep, name);
+}
+
+bool mx_quant_wanted(const mx_quant_write_options *o, const char *name, int ndim,
+                     const int64_t *dim)
+{
+    return is_layer_matrix(o, name, ndim) && o->form->takes(dim[0], dim[1], o->group);
+}
+
+/* A line for the matrices of this name in all layers, once. */
+static void note_unfit(const writing *w, const mx_quant_tensor *t)
+{
+    char name[256], line[400], *all = w->out->unfit;
+    mx_scope_of_all(t->name, name, sizeof name);
+    snprintf(line, sizeof line, "%s (%" PRId64 ", %" PRId64 ")\n", name, t->dim[0], t->dim[1]);
+    size_t have = strlen(all);
+    if (!strstr(all, line) && have + strlen(line) < sizeof w->out->unfit)
+        memcpy(all + have, line, strlen(line) + 1);
+}
+
+const mx_quant_change *mx_quant_change_find(const mx_quant_changes *c, const char *name)
+{
+    for (int i = 0; c && i < c->n; i++)
+        if (strcmp(c->of[i].name, name) == 0)
+            return &c->of[i];
+    return NULL;
 }
 
 /* The tensors of the new file. */
@@ -303,7 +362,9 @@ static int64_t list_sources(const writing *w, const mx_quant_set *set, mx_arena 
     int64_t n = 0;
     for (int64_t i = 0; i < set->n_tensors; i++) {
         const mx_quant_tensor *t = &set->tensors[i];
-        bool plain = !wanted(w->o, t);
+        bool plain = !mx_quant_wanted(w->o, t->name, t->ndim, t->dim);
+        if (plain && is_layer_matrix(w->o, t->name, t->ndim))
+            note_unfit(w, t);
         made m = plain ? (made){0} : sized(w, t);
         *(plain ? &w->out->n_kept : &w->out->n_quantized) += 1;
         if (plain && t->ndim == 2 && mx_ends_with(t->name, ".weight"))
@@ -327,13 +388,16 @@ static int64_t list_sources(const writing *w, const mx_quant_set *set, mx_arena 
     return n;
 }
 
-static json_t *numbers_of(const mx_quant_form *f, const char *strategy, int64_t group)
+static json_t *numbers_of(const mx_quant_form *f, const char *strategy, int64_t group,
+                          const char *actorder)
 {
     json_t *j = json_pack("{s:i, s:s, s:b, s:s, s:b}", "num_bits", f->bits, "type",
                           f->is_float ? "float" : "int", "symmetric", 1, "strategy", strategy,
                           "dynamic", strcmp(strategy, "token") == 0);
     if (group)
         json_object_set_new(j, "group_size", json_integer(group));
+    if (actorder && strcmp(strategy, "token") != 0)
+        json_object_set_new(j, "actorder", json_string(actorder));
     return j;
 }
 
@@ -352,9 +416,10 @@ static json_t *config_of(const mx_quant_write_options *o, json_t *ignore)
                          "bnb_4bit_quant_storage", "uint8", "llm_int8_skip_modules", ignore);
     bool groups = f->bits == 4;
     json_t *group = json_pack("{s:[s], s:o}", "targets", "Linear", "weights",
-                              numbers_of(f, groups ? "group" : "channel", groups ? o->group : 0));
+                              numbers_of(f, groups ? "group" : "channel", groups ? o->group : 0,
+                                         o->actorder));
     json_object_set_new(group, "input_activations",
-                        o->activations ? numbers_of(f, "token", 0) : json_null());
+                        o->activations ? numbers_of(f, "token", 0, NULL) : json_null());
     return json_pack("{s:s, s:s, s:s, s:o, s:{s:o}}", "quant_method", f->method, "format",
                      f->stored, "quantization_status", "compressed", "ignore", ignore,
                      "config_groups", "group_0", group);
@@ -377,8 +442,9 @@ mx_status mx_quant_write(const mx_hf_dir *dir, const char *to, const mx_quant_wr
     if (!mx_quant_find(&set, "lm_head.weight")) /* tied: a module of its own to who loads it */
         json_array_append_new(ignore, json_string("lm_head"));
     if (!out->n_quantized)
-        MX_TRY_OUT(st, mx_fail(MX_INPUT, "%s has no weight that %s takes", dir->path,
-                               o->form->name));
+        MX_TRY_OUT(st, mx_fail(MX_INPUT, "%s has no weight that %s takes%s", dir->path,
+                               o->form->name,
+                               *out->unfit ? "; their rows are no multiple of group_size" : ""));
     json_object_set_new(config, "quantization_config", config_of(o, json_incref(ignore)));
     text = json_dumps(config, JSON_INDENT(2) | JSON_SORT_KEYS);
     mx_hf_extra *extra = MX_NEW_N(&a, mx_hf_extra, o->n_more + 1);

@@ -20,27 +20,53 @@
 #ifndef MX_STORE_QUANT_WRITE_H
 #define MX_STORE_QUANT_WRITE_H
 
+#include "ops/cpu/encode.h"
 #include "store/hf_save.h"
 #include "store/quant.h"
 
 typedef struct mx_quant_form mx_quant_form;
 /* By name; NULL: there is none. */
 const mx_quant_form *mx_quant_form_find(const char *name);
+/* The codes of fp8, int8 and int4. */
+mx_code_kind mx_quant_form_codes(const mx_quant_form *f);
 
 typedef struct {
     int64_t n_quantized, n_kept; /* weights */
     double bytes_before, bytes_after;
+    char unfit[2048]; /* lines: weights whose size the form does not take, by pattern */
     double error; /* of the quantized weights: root of squared error over squares, all together */
 } mx_quant_written;
+
+/* What calibration has made of a weight (train/check/calibrate.h). */
+typedef struct {
+    const char *name;
+    float *numbers; /* that are quantized, or copied, instead of the directory's; NULL: those */
+    uint8_t *codes; /* of the form, a byte each (ops/cpu/encode.h); NULL: the nearest */
+    float *scale;   /* of rows or groups, beside codes; bfloat16 numbers */
+} mx_quant_change;
+
+typedef struct {
+    mx_quant_change *of;
+    int n, cap;
+} mx_quant_changes;
+
+/* NULL: there is none of this name. */
+const mx_quant_change *mx_quant_change_find(const mx_quant_changes *c, const char *name);
 
 typedef struct {
     const mx_quant_form *form;
     int64_t group;           /* of int4: columns under one scale */
     bool activations;        /* of fp8 and int8: config.json asks for 8-bit activations as well */
     const char *keep;        /* comma-separated patterns of weights that stay as they are */
+    const mx_quant_changes *changes; /* NULL: none. Borrows */
+    const char *actorder;    /* of compressed-tensors: in which order columns were rounded; NULL */
     const mx_hf_extra *more; /* further files */
     int n_more;
 } mx_quant_write_options;
+
+/* Is a weight of this name and size quantized? */
+bool mx_quant_wanted(const mx_quant_write_options *o, const char *name, int ndim,
+                     const int64_t *dim);
 
 /* Writes `dir` into the folder `to`, which must not be there. */
 mx_status mx_quant_write(const mx_hf_dir *dir, const char *to, const mx_quant_write_options *o,

@@ -257,6 +257,8 @@ void mx_st_close(mx_st_file *f)
 const mx_st_tensor *mx_st_find(const mx_st_file *f, const char *name)
 {
     mx_st_tensor key = {.name = name}, *p = &key;
+    if (!f->n_tensors)
+        return NULL;
     mx_st_tensor **hit = bsearch(&p, f->by_name, (size_t)f->n_tensors, sizeof *f->by_name, by_name);
     return hit ? *hit : NULL;
 }

@@ -35,7 +35,7 @@ expect 0 'accepted: one of cosine, wsd, linear, constant' $maxc help lr_schedule
 expect 0 'learning_rate_final_fraction - ' $maxc help cosine_learning_rate_final_fraction
 expect 0 'layers are always unrolled' $maxc help scan_layers
 expect 0 '^state:    done$' $maxc help adam_b1
-expect 0 '^read by:  bench, plan, train$' $maxc help adam_b1
+expect 0 '^read by:  bench, distill, dpo, grpo, plan, sft, train$' $maxc help adam_b1
 expect 0 '^example:  maxc train adam_b1=' $maxc help adam_b1
 expect 0 '^state:    planned$' $maxc help enable_wandb
 expect 0 '^state:    planned: at least 2$' $maxc help ici_autoregressive_parallelism

@@ -25,6 +25,8 @@ tools/demo > "$tmp/out" 2>&1 < /dev/null || say "the demo does not go on"
 grep -q "resuming: step $at" "$tmp/out" || say "it did not go on from step $at"
 grep -q 'untrained model' "$tmp/out" && say "it began anew"
 [ "$(grep -c '"step"' "$tmp/demo/metrics.jsonl")" = 150 ] || say "not one line of metrics for each step"
+# however busy the machine was when its peak was measured
+sed 's/.*"mfu": \([^,}]*\).*/\1/' "$tmp/demo/metrics.jsonl" | awk '$1 > 1 { exit 1 }' || say "an MFU above 1"
 grep -q '^Once upon a time.' "$tmp/out" && grep -q '^One day, a girl named Mia' "$tmp/out" || say "it does not write"
 grep -qF "$tmp/demo/checkpoints/150" "$tmp/out" || say "the model's folder is not named"
 [ ! -e "$tmp/demo-untrained" ] || say "the untrained model is left behind"

@@ -32,4 +32,9 @@ for bad_line in '{' '{}' '{"context":"a","choices":["b"],"gold":0}' '{"context":
     expect 3 'line 1' e "$tmp/bad"
 done
 expect 3 'No such file' e "$tmp/none"
+expect 3 'cannot be read: Is a directory' e "$tmp"
+for empty in '' '{"text":" "}'; do
+    echo "$empty" > "$tmp/bad"
+    expect 3 'there is nothing to measure' e "$tmp/bad"
+done
 [ "$bad" = 0 ]

@@ -11,7 +11,7 @@ cd "$tmp"
 git init -q .
 wide=$(printf 'w%.0s' $(seq 110))
 {
-    printf '/* broken.c - see no_such_file.c and mx_no_such_name. */\n#include "train/run.h"\n#if FOO\n#endif\nstatic int count;\n'
+    printf '/* broken.c - see no_such_file.c, mx_no_such_name and src/no_such_folder. */\n#include "train/run.h"\n#if FOO\n#endif\nstatic int count;\n'
     printf 'int six(int a, int b, int c, int d, int e, int f, int g)\n{\n    return a;\n}\n'
     printf 'void deep(int a)\n{\n    if (a)\n        if (a)\n            if (a)\n                if (a)\n                    if (a)\n'
     printf '                        a--;\n}\nvoid of_ops(const mx_node *n)\n{\n    switch (n->op->kind) {\n    }\n'
@@ -42,11 +42,12 @@ a mutable global
 src/nn: 61 files (limit 60)
 no_such_file.c does not exist
 mx_no_such_name does not exist
+src/no_such_folder does not exist
 columns of prose (limit 120)
 END
 [ "$(grep -c 'a switch over ops' found)" = 2 ] || { cat found; echo "lint.sh: an op known by its name"; exit 1; }
 # In order, it is clean.
 rm src/nn/*.c docs/page.md
-echo '/* good.c - nothing. */' > src/nn/good.c
+echo '/* good.c - nothing; see src/nn. */' > src/nn/good.c
 echo 'A page.' > docs/page.md
 tools/lint > found 2>&1 || { cat found; echo "lint.sh: breaches where there are none"; exit 1; }

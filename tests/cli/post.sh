@@ -81,4 +81,59 @@ run distill $tiny $wide dataset_path=$post/chat.jsonl teacher_path=$post/teacher
 run distill $tiny $wide offline_data_dir="$tmp/said" run_name=told max_target_length=32 per_device_batch_size=2 || fail "distill offline_data_dir="
 grep -q '"distill/soft_loss"' "$tmp/runs/told/metrics.jsonl" || fail "distill has no soft loss"
 run help objectives && grep -q '^| maxc grpo |' "$tmp/out" || fail "help objectives"
+# An adapter_config.json that says something else than PEFT's: refused, not taken for the defaults.
+cp -r $post/lora_all "$tmp/strange"
+chmod -R u+w "$tmp/strange"
+for change in 's/"lora_alpha": 16/"lora_alpha": "16"/|lora_alpha must be a number' 's/"lora_alpha": 16/"lora_alpha": 1e308/|lora_alpha is 1e+308' \
+    's/"r": 3/"r": -3/|r is -3; expected 1 or more' 's/"r": 3/"r": [3]/|r must be an integer' 's/"up_proj": 4/"up_proj": "4"/|alpha_pattern has no number' \
+    's/"use_rslora": [a-z]*/"use_rslora": "yes"/|use_rslora must be true or false' 's/"bias": "none"/"bias": 5/|bias must be a text' \
+    's/"layer_replication": null/"layer_replication": [[0, 1]]/|layer_replication is not supported'; do
+    sed "${change%|*}" $post/lora_all/adapter_config.json > "$tmp/strange/adapter_config.json"
+    run generate $post/model adapter="$tmp/strange" prompt=hello max_new_tokens=2 && fail "taken: $change"
+    grep -qF "adapter_config.json: ${change##*|}" "$tmp/out" || fail "not said: $change"
+done
+
+# Bad records of objectives that read prompts: said with their place before a folder is made, or left out. Records with
+# nothing to train on end in an error.
+no_folder() { [ ! -e "$tmp/runs/none" ] || { fail "$1 left a folder"; rm -rf "$tmp/runs/none"; }; }
+printf '%s\n' '{"prompt": "\ud800", "completion": " x", "label": true, "answer": "1"}' \
+    '{"prompt": "one and", "completion": " two", "answer": "1"}' '{"prompt": 7, "completion": " two", "label": true, "answer": "1"}' \
+    '{"prompt": [], "completion": " two", "label": true, "answer": "1"}' \
+    '{"prompt": "What?", "completion": " yes", "label": true, "answer": "1"}' '{"prompt": "Who?", "completion": " no", "label": false, "answer": "2"}' > "$tmp/some.jsonl"
+head -n 2 "$tmp/some.jsonl" | tail -n 1 > "$tmp/unlabelled.jsonl"
+awk 'BEGIN { printf "{\"prompt\": \""; for (i = 0; i < 300; i++) printf "ab "; print "\", \"completion\": \" x\", \"label\": true}" }' > "$tmp/wide.jsonl"
+short="max_target_length=64 per_device_batch_size=2 enable_data_shuffling=false"
+kto="dpo loss_type=kto $tiny $wide $short"
+grpo="grpo reward=number num_generations=2 max_completion_length=4 $tiny $wide $short"
+for verb in "$kto" "$grpo"; do
+    # shellcheck disable=SC2086
+    run $verb run_name=none dataset_path="$tmp/some.jsonl" && fail "a bad record is taken: $verb"
+    grep -q 'some.jsonl: record 0 at offset 0: .*surrogate' "$tmp/out" || fail "where the bad record is is not said: $verb"
+    no_folder "$verb"
+    # shellcheck disable=SC2086
+    run $verb run_name=left dataset_path="$tmp/some.jsonl" bad_record_policy=skip || fail "bad records are not left out: $verb"
+    rm -rf "$tmp/runs/left"
+done
+# shellcheck disable=SC2086
+run $kto run_name=none dataset_path="$tmp/unlabelled.jsonl" && fail "kto without labels"
+grep -q 'unlabelled.jsonl: record 0 at offset 0: .*has no label' "$tmp/out" || fail "where the label is missing is not said"
+no_folder "kto without labels"
+# shellcheck disable=SC2086
+run $kto run_name=none dataset_path="$tmp/unlabelled.jsonl" bad_record_policy=skip bad_record_budget=1 && fail "kto leaves out everything"
+grep -q 'records in a row are bad' "$tmp/out" || fail "that everything was left out is not said"
+# shellcheck disable=SC2086
+timeout 120 "$maxc" $kto run_name=none dataset_path="$tmp/wide.jsonl" > "$tmp/out" 2>&1
+[ $? = 3 ] && grep -q 'nothing to train on in any of them' "$tmp/out" || fail "prompts that fill a row"
+no_folder "prompts that fill a row"
+
+# Told to stop while the first batch is still being tokenized: at once, and nothing is left.
+awk 'BEGIN { printf "{\"prompt\": \""; for (i = 0; i < 300000; i++) printf "aaaaaaaaaa"; print "\", \"completion\": \"b\"}" }' > "$tmp/long.jsonl"
+# shellcheck disable=SC2086
+"$maxc" sft $tiny $wide dataset_path="$tmp/long.jsonl" run_name=long max_target_length=64 > "$tmp/out" 2>&1 & pid=$!
+n=0
+while ! grep -q 'opening the data' "$tmp/out" && [ $n -lt 600 ]; do sleep 0.05; n=$((n + 1)); done
+kill -TERM $pid; (sleep 60; kill -9 $pid) 2> /dev/null & watch=$!
+rc=0; wait $pid || rc=$?
+kill $watch 2> /dev/null
+[ $rc = 75 ] && grep -q 'stopped while the first batch was read' "$tmp/out" && [ ! -e "$tmp/runs/long" ] || fail "stopped while opening the data: $rc"
 exit $bad

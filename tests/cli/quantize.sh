@@ -75,6 +75,7 @@ expect 3 'GPT-2 stores its matrices (in, out)' q no quantization=int8
 model=qwen3-0.6b
 expect 3 'has no weights' q no quantization=int8
 model=tests/fixtures/models/qwen3
+expect 0 'note: kept as it is: .*q_proj.weight (64, 32), which int4 does not take' q wide_rows quantization=int4 group_size=64
 expect 3 'has no weight that int4 takes' q no quantization=int4 group_size=4096
 # a state that does not fit its bytes
 cp -r "$tmp/nf4" "$tmp/broken"

@@ -104,3 +104,25 @@ MX_TEST(the_dtype_of_a_gradient_belongs_to_the_weight)
         MX_CHECK(gradient_dtype(relays, true) == MX_BF16, "%d relays", relays);
     }
 }
+
+/* Of experts' weights as of others. */
+MX_TEST(the_gradient_of_experts_has_the_dtype_that_gradients_have)
+{
+    for (int narrow = 0; narrow < 2; narrow++) {
+        mx_graph g;
+        mx_graph_init(&g);
+        mx_node *x = mx_input(&g, "x", MX_SHAPE(6, 8), MX_F32), *dw;
+        mx_node *start = mx_input(&g, "start", MX_SHAPE(3), MX_I32);
+        mx_node *w = mx_param(&g, "w", MX_SHAPE(2, 4, 8), NULL, MX_NORMAL(1));
+        mx_node *y = mx_grouped_matmul(&g, x, w, start, false);
+        mx_node *loss = mx_graph_root(&g, "loss", mx_sum_all(&g, mx_mul(&g, y, y)));
+        mx_pass_precision(&g, MX_BF16);
+        mx_pass_grad_dtypes(&g, narrow ? MX_BF16 : MX_DTYPE_COUNT);
+        mx_pass_autodiff(&g, loss, &w, 1, &dw);
+        while (dw->op != &mx_op_grouped_outer)
+            dw = dw->in[0];
+        MX_CHECK(dw->type.dtype == (narrow ? MX_BF16 : MX_F32), "%s with narrow=%d",
+                 mx_dtype_name(dw->type.dtype), narrow);
+        mx_graph_fini(&g);
+    }
+}

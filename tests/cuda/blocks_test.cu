@@ -1,12 +1,13 @@
 /* blocks_test.cu - the CUDA building blocks against double-precision references on the host.
  *
- *     blocks_test [-v] [PART]      gemms, kernels, moe, xent, attention, packed, paged, quantized or
- *                              codes; all without a name
+ *     blocks_test [-v] [PART]      gemms, kernels, moe, xent, attention, packed, paged, quantized,
+ *                              codes or decode; all without a name
  * Fresh random inputs, outputs poisoned with NaN first. Last line: "N passed, N failed".
  */
 #include "check.cuh"
 #include "attention_test.cuh"
 #include "codes_test.cuh"
+#include "decode_test.cuh"
 #include "kernels_test.cuh"
 #include "moe_test.cuh"
 #include "packed_test.cuh"
@@ -98,7 +99,8 @@ int main(int argc, char **argv)
                  {"packed", test_packed},
                  {"paged", test_paged},
                  {"quantized", [&] { test_quantized(&libs); }},
-                 {"codes", test_codes}};
+                 {"codes", test_codes},
+                 {"decode", test_decode}};
     bool any = false;
     for (auto &p : parts)
         if (part[0] == '-' || !strcmp(part, p.name))

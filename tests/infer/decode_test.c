@@ -318,3 +318,43 @@ MX_TEST(decoding_outlives_its_rings)
     check_long("mistral");
     check_long("deepseek-v4");
 }
+
+/* With draw_vocab the device draws what the logits say, and says how likely it was. */
+MX_TEST(decode_draws_tokens_itself)
+{
+    bench t = {0}, u = {0};
+    MX_CHECK_OK(bench_open(&t, "llama3", (mx_compile_options){0}));
+    MX_CHECK_OK(bench_open(&u, "llama3", (mx_compile_options){0}));
+    mx_decode *d = NULL;
+    int64_t vocab = u.model.summary.vocab, n[2] = {8, 5};
+    mx_decode_settings o = {.batch = 2, .max_length = 24, .prompt_hint = 3, .draw_vocab = vocab};
+    MX_CHECK_OK(mx_decode_open(&d, u.session, &u.model, &o));
+    const int32_t *tokens[2] = {t.ids, t.ids + 24};
+    for (int round = 0; round < 8; round++) {
+        double at = (round + 0.5) / 8;
+        MX_CHECK_OK(mx_decode_reset(t.decode, -1));
+        MX_CHECK_OK(mx_decode_reset(d, -1));
+        mx_decode_decide(d, 0, at);
+        mx_decode_decide(d, 1, 1 - at);
+        MX_CHECK_OK(mx_decode_feed(t.decode, tokens, n));
+        MX_CHECK_OK(mx_decode_feed(d, tokens, n));
+        for (int64_t b = 0; b < 2; b++) {
+            const float *x = mx_decode_logits(t.decode, b);
+            double all = 0, sum = 0, share = b ? 1 - at : at;
+            float logp;
+            int32_t id = mx_decode_drawn(d, b, &logp);
+            for (int64_t i = 0; i < vocab; i++)
+                all += exp((double)x[i]);
+            MX_CHECK(id >= 0 && id < vocab, "token %d", id);
+            for (int64_t i = 0; i < id; i++)
+                sum += exp((double)x[i]);
+            double last = sum + exp((double)x[id]), most = share * all;
+            MX_CHECK(sum <= most * (1 + 1e-5) && last >= most * (1 - 1e-5), "token %d: %g to %g "
+                     "of %g, %g asked for", id, sum, last, all, most);
+            MX_CHECK(fabs((double)logp - ((double)x[id] - log(all))) < 1e-4, "%g", logp);
+        }
+    }
+    mx_decode_close(d);
+    bench_close(&t);
+    bench_close(&u);
+}

@@ -6,6 +6,7 @@
 #include "../compile/graph_run.h"
 #include "ir/attention.h"
 #include "ops.h"
+#include "ops/linear_xent.h"
 #include "../test.h"
 #include <math.h>
 #include <stdio.h>
@@ -248,6 +249,27 @@ static const large_case large_sparse[] = {
                         NONE, NONE, {3, {2, 1, 20}, MX_I32, -1, 90}}, &causal}},
 };
 
+/* Queries that are two pieces of the sequence, with keys that nobody sees; packed; in one piece. */
+static const mx_attention_attr moved[] = {
+    {.causal = true, .scale = 0.2, .q_offset = 128, .q_jump = 384},
+    {.causal = true, .scale = 0.2, .q_offset = 192, .q_jump = 0},
+    {.causal = true, .scale = 0.2, .q_offset = 7, .q_jump = 33},
+};
+#define MOVED(q, k, d) {4, {2, q, 4, d}}, {4, {2, k, 2, d}}, {4, {2, k, 2, d}}, NONE, NONE
+#define DOCUMENTS(q, k) {2, {2, q}, MX_I32, 0, 2}, {2, {2, k}, MX_I32, 0, 2}
+static const large_case large_moved[] = {
+    {"attention", {11, {MOVED(256, 960, 64), NONE, NONE, NONE, NONE, NONE, NONE}, &moved[0]}},
+    {"attention", {11, {MOVED(256, 960, 128), NONE, NONE, NONE, NONE, NONE, NONE}, &moved[0]}},
+    {"attention", {11, {MOVED(256, 960, 64), DOCUMENTS(256, 960), NONE, NONE, NONE, NONE},
+                   &moved[0]}},
+    {"attention", {11, {MOVED(256, 960, 128), DOCUMENTS(256, 960), NONE, NONE, NONE, NONE},
+                   &moved[0]}},
+    {"attention", {11, {MOVED(128, 500, 64), NONE, NONE, NONE, NONE, NONE, NONE}, &moved[1]}},
+    {"attention", {11, {MOVED(90, 200, 64), DOCUMENTS(90, 200), NONE, NONE, NONE, NONE},
+                   &moved[2]}},
+    {"attention", {11, {MOVED(90, 200, 24), NONE, NONE, NONE, NONE, NONE, NONE}, &moved[2]}},
+};
+
 /* Vocabularies that are and are not multiples of what kernels load at a time. */
 static const struct { double scale, softcap, z_loss; bool w_fixed; } losses[] = {{1, 0, 0, false},
                                                                                  {0.5, 3, 0.01}};
@@ -257,6 +279,17 @@ static const large_case large_head[] = {
     {"linear_xent", {3, {HEAD(300, 72, 1003)}, &losses[0]}},
     {"linear_xent", {3, {HEAD(300, 72, 1003)}, &losses[1]}},
     {"linear_xent", {3, {HEAD(130, 128, 776)}, &losses[1]}},
+};
+
+/* Slices of a vocabulary whose logits are kept: the label here or not, words beyond the last. */
+static const mx_xent_slice kept[] = {{1, 0, 0, 3000, true}, {0.5, 3, 700, 1500, true},
+                                     {1, 0, 2000, 3000, true}};
+#define SLICE(rows, d, vocab)                                                                      \
+    {2, {rows, d}, .lo = -0.3, .hi = 0.3}, {2, {vocab, d}}, {1, {rows}, MX_I32, -1, 3000}
+static const large_case large_slices[] = {
+    {"linear_xent_slice", {3, {SLICE(300, 72, 1000)}, &kept[0]}},
+    {"linear_xent_slice", {3, {SLICE(300, 72, 1003)}, &kept[1]}},
+    {"linear_xent_slice", {3, {SLICE(520, 128, 776)}, &kept[2]}},
 };
 
 static const struct { char dims[2 * MX_MAX_DIMS + 4]; } turns[] = {{"abcd->adcb"}, {"abcd->cabd"}};
@@ -322,7 +355,9 @@ MX_TEST(ops_on_the_gpu_in_large)
     compare_all(large, sizeof large / sizeof *large, gpu);
     compare_all(large_delta, sizeof large_delta / sizeof *large_delta, gpu);
     compare_all(large_sparse, sizeof large_sparse / sizeof *large_sparse, gpu);
+    compare_all(large_moved, sizeof large_moved / sizeof *large_moved, gpu);
     compare_all(large_head, sizeof large_head / sizeof *large_head, gpu);
+    compare_all(large_slices, sizeof large_slices / sizeof *large_slices, gpu);
     compare_all(large_layout, sizeof large_layout / sizeof *large_layout, gpu);
     compare_all(large_codes, sizeof large_codes / sizeof *large_codes, gpu);
     mx_session_close(gpu);

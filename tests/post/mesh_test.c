@@ -81,7 +81,8 @@ static void same_on(const char *verb, const char *settings, const char *const *m
 MX_TEST(sft_on_meshes)
 {
     same_on("sft", "dataset_path=" POST "messages.jsonl loss_on=assistant",
-            (const char *const[]){"fsdp=2", "fsdp=2,tensor=2", "context=2", "sequence=2", NULL});
+            (const char *const[]){"fsdp=2", "fsdp=2,tensor=2", "context=2", "sequence=2", "stage=2",
+                                  "stage=2,fsdp=2", NULL});
 }
 
 MX_TEST(adapters_on_meshes)
@@ -89,6 +90,10 @@ MX_TEST(adapters_on_meshes)
     same_on("sft", "dataset_path=" POST "text.jsonl lora.enable_lora=true lora.lora_dropout=0.3 "
             "gradient_accumulation_steps=1",
             (const char *const[]){"data=2", "fsdp=2,tensor=2", "context=2", NULL});
+    /* Of several microbatches each would drop elements of its own. */
+    same_on("sft", "dataset_path=" POST "text.jsonl lora.enable_lora=true lora.lora_dropout=0.3 "
+            "gradient_accumulation_steps=1 num_pipeline_microbatches=1",
+            (const char *const[]){"stage=2", "stage=2,tensor=2", NULL});
 }
 
 MX_TEST(expert_adapters_on_meshes)

@@ -178,6 +178,17 @@ MX_TEST(post_dpo_is_trl)
     check_cases("dpo_");
 }
 
+MX_TEST(post_orpo_is_trl)
+{
+    check_cases("orpo_");
+}
+
+/* The balance loss of experts. */
+MX_TEST(post_mixtures_are_trl)
+{
+    check_cases("moe_");
+}
+
 MX_TEST(post_grpo_is_trl)
 {
     check_cases("grpo_");

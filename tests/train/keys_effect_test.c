@@ -222,12 +222,13 @@ static void check_readers(const mx_key *k, const mx_verb *owner, void *ctx)
     for (int i = 0; i < mx_verb_count; i++) {
         const mx_verb *v = mx_verb_table[i];
         bool read = is_read(reads, v->name, k->name);
-        bool said = mx_word_among(verbs_of(k, owner), v->name);
+        bool named = mx_word_among(verbs_of(k, owner), v->name);
+        bool said = named || (!owner && mx_verb_reads(v, k));
         bool shadowed = !owner && mx_key_find(v->keys, k->name); /* the verb's own key is meant */
         bool optional = k->seen_by || is_shared(k, owner, v->name);
         MX_CHECK(!read || said || owner || shadowed,
                  "`maxc %s` reads %s; the table does not say so", v->name, k->name);
-        MX_CHECK(!said || read || shadowed || optional,
+        MX_CHECK(!named || read || shadowed || optional,
                  "`maxc %s` does not read %s; the table says so", v->name, k->name);
     }
 }

@@ -454,3 +454,17 @@ uint64_t mx_dataset_hash(const mx_dataset *d)
     mx_str_fini(&s);
     return h;
 }
+
+mx_status mx_bad_records_judge(mx_bad_records *b, mx_status st)
+{
+    if (!b->skip || mx_status_code(st) != MX_INPUT)
+        return st;
+    b->bad++;
+    if (b->bad > 10 && (double)b->bad > b->budget * (double)b->records)
+        return mx_status_wrap(st,
+                              "%lld of %lld records are bad, more than bad_record_budget=%g "
+                              "allows; the latest",
+                              (long long)b->bad, (long long)b->records, b->budget);
+    mx_status_free(st);
+    return MX_OK;
+}

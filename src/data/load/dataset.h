@@ -71,6 +71,15 @@ mx_status mx_mixture_open(mx_mixture *m, const mx_dataset_options *o, int n) MX_
 mx_status mx_mixture_next(mx_mixture *m, mx_record *r, int *which, bool *end) MX_MUST_USE;
 void mx_mixture_close(mx_mixture *m);
 
+/* --- records that cannot be read --- */
+typedef struct {
+    bool skip;     /* bad_record_policy=skip: leave them out */
+    double budget; /* the largest share of bad ones; 10 are always allowed */
+    int64_t records, bad; /* so far */
+} mx_bad_records;
+/* Takes what is wrong with a record and counts it; OK where it is left out. */
+mx_status mx_bad_records_judge(mx_bad_records *b, mx_status st) MX_MUST_USE;
+
 /* Files that a comma-separated list of paths, patterns and directories names, sorted, in the arena.
  */
 mx_status mx_paths_expand(const char *paths, mx_arena *a, char ***out, int *n) MX_MUST_USE;

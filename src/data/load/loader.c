@@ -10,6 +10,7 @@
  */
 #include "data/load/loader.h"
 #include "base/clock.h"
+#include "base/signals.h"
 
 #include "data/image/encode_image.h"
 #include "data/load/loader_impl.h"
@@ -17,6 +18,9 @@
 #include <string.h>
 #include <time.h>
 #include <xxhash.h>
+
+/* So late a request to stop is seen where the first batch is waited for. */
+#define STOP_SECONDS 0.2
 
 void mx_loader_at_copy(mx_loader_at *to, const mx_loader_at *from)
 {
@@ -161,7 +165,7 @@ static void *tokenizer_main(void *arg)
             break;
         c->state = MX_CHUNK_BUSY;
         pthread_mutex_unlock(&l->lock);
-        for (int i = 0; i < c->n; i++) {
+        for (int i = 0; i < c->n && !l->stop; i++) {
             encode_item(l, &c->items[i]);
             note_room(l, &c->items[i]);
         }
@@ -362,11 +366,10 @@ out:
     return st;
 }
 
-/* Waits, with the lock, until there is a batch, an end or an error. */
-static void wait_for_batch(mx_loader *l)
+/* Whether there is neither a batch nor an end nor an error; with the lock. */
+static bool is_waited_for(const mx_loader *l)
 {
-    while (l->n_made == l->n_given && !l->error && !l->ended)
-        pthread_cond_wait(&l->changed, &l->lock);
+    return l->n_made == l->n_given && !l->error && !l->ended;
 }
 
 static mx_status error_of(const mx_loader *l)
@@ -377,8 +380,15 @@ static mx_status error_of(const mx_loader *l)
 mx_status mx_loader_ready(mx_loader *l)
 {
     pthread_mutex_lock(&l->lock);
-    wait_for_batch(l);
-    mx_status st = l->n_made == l->n_given && l->error ? error_of(l) : MX_OK;
+    while (is_waited_for(l) && !mx_stop_signal()) {
+        struct timespec t = mx_clock_after(STOP_SECONDS);
+        pthread_cond_clockwait(&l->changed, &l->lock, CLOCK_MONOTONIC, &t);
+    }
+    mx_status st = MX_OK;
+    if (is_waited_for(l))
+        st = mx_fail(MX_STOPPED, "stopped while the first batch was read; nothing was begun");
+    else if (l->n_made == l->n_given && l->error)
+        st = error_of(l);
     pthread_mutex_unlock(&l->lock);
     return st;
 }
@@ -388,7 +398,8 @@ mx_status mx_loader_next(mx_loader *l, const mx_batch **batch)
     *batch = NULL;
     pthread_mutex_lock(&l->lock);
     double from = mx_clock_now();
-    wait_for_batch(l);
+    while (is_waited_for(l))
+        pthread_cond_wait(&l->changed, &l->lock);
     l->wait_seconds += mx_clock_now() - from;
     mx_status st = MX_OK;
     if (l->n_made > l->n_given) {

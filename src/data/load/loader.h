@@ -67,7 +67,7 @@ typedef struct {
 typedef struct mx_loader mx_loader;
 mx_status mx_loader_open(mx_loader **out, const mx_loader_options *o) MX_MUST_USE;
 /* Waits for the first batch, without taking it: data that cannot be read or encoded is known
- * then. */
+ * then. MX_STOPPED when a signal asks to stop meanwhile. */
 mx_status mx_loader_ready(mx_loader *l) MX_MUST_USE;
 /* *batch stays valid until the next call; NULL after the last. An error stays. */
 mx_status mx_loader_next(mx_loader *l, const mx_batch **batch) MX_MUST_USE;

@@ -26,23 +26,13 @@ static mx_status judge_bad(mx_loader *l, mx_loader_item *it)
     mx_status st = it->bad;
     it->bad = MX_OK;
     pthread_mutex_lock(&l->lock);
-    bool skip = l->o.skip_bad && mx_status_code(st) == MX_INPUT;
-    if (skip) {
-        if (l->bad_records++ == 0)
-            mx_str_add(&l->first_bad, mx_status_text(st));
-        double budget = l->o.bad_budget * (double)l->records;
-        skip = l->bad_records <= 10 || (double)l->bad_records <= budget;
-        if (!skip)
-            st = mx_status_wrap(st,
-                                "%lld of %lld records are bad, more than bad_record_budget=%g "
-                                "allows; the latest",
-                                (long long)l->bad_records, (long long)l->records, l->o.bad_budget);
-    }
+    mx_bad_records b = {l->o.skip_bad, l->o.bad_budget, l->records, l->bad_records};
+    if (b.skip && b.bad == 0 && mx_status_code(st) == MX_INPUT)
+        mx_str_add(&l->first_bad, mx_status_text(st));
+    st = mx_bad_records_judge(&b, st);
+    l->bad_records = b.bad;
     pthread_mutex_unlock(&l->lock);
-    if (!skip)
-        return st;
-    mx_status_free(st);
-    return MX_OK;
+    return st;
 }
 
 /* The window's documents and, for each, where the data stands after it. One entry per record: the

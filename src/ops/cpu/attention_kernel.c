@@ -20,9 +20,9 @@ enum {
     FEW_BLOCK = 8,   /* where there are few heads to share out */
     ROWS_MAX = 64,   /* rows of a tile in whole lanes */
     LANES = 16,      /* row loops run over whole vectors: beyond a row's end they find -inf */
-    CLEAR = 64       /* the rows of a register tile and a step of its k (gemm_levels.c): weights this
-                      * far beyond the diagonal are not read by the GEMMs, and those before it are
-                      * zero when hidden */
+    CLEAR = 64       /* the rows of a register tile and a step of its k (gemm_levels.c): weights
+                      * this far beyond the diagonal are not read by the GEMMs, and those before
+                      * it are zero when hidden */
 };
 
 /* Row i of a tile is query s0 + i % n_queries of head h0 + i / n_queries. */

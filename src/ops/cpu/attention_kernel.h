@@ -15,7 +15,8 @@
  *                            when not causal;  chunk > 0: q / chunk == k / chunk
  *                            -- or both lie in the same span, q_span > 0 and q_span == k_span, and
  *                            window == 0 or q - k < window: a span lifts all but the window behind
- * Positions are q_pos, k_pos where given, otherwise q_offset + index and index.
+ * Positions are q_pos, k_pos where given, otherwise index + q_offset, with q_jump added from query
+ * Sq / 2 on, and index.
  * A sink is one more logit per query head with no value: it only adds to the denominator.
  * A query without any allowed key gives 0 and has gradient 0.
  *
@@ -34,7 +35,7 @@ typedef struct {
     int64_t window, chunk; /* 0: none */
     float softcap;         /* 0: none */
     float scale;
-    int64_t q_offset;              /* position of query 0 where q_pos is absent */
+    int64_t q_offset, q_jump; /* of queries where q_pos is absent: see above */
     const int32_t *q_pos, *k_pos;   /* (B, Sq), (B, Sk); NULL: by index */
     const int32_t *q_seg, *k_seg;   /* (B, Sq), (B, Sk); both or neither */
     const int32_t *q_span, *k_span; /* (B, Sq), (B, Sk); both or neither */

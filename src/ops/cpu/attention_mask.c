@@ -12,7 +12,8 @@ static int32_t clamp_pos(int64_t p)
 static mx_attn_row row_rules(const mx_attn *a, int64_t b, int64_t s)
 {
     const mx_attn_mask *m = &a->mask;
-    int64_t at = b * a->q_len + s, q = m->q_pos ? m->q_pos[at] : m->q_offset + s;
+    int64_t at = b * a->q_len + s, place = s + m->q_offset + (2 * s < a->q_len ? 0 : m->q_jump);
+    int64_t q = m->q_pos ? m->q_pos[at] : place;
     int64_t lo = 0, hi = INT32_MAX, reach = m->window > 0 ? q - m->window + 1 : 0;
     if (m->causal && q + 1 < hi)
         hi = q + 1;

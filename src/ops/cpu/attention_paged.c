@@ -10,6 +10,7 @@
  */
 #include "ops/cpu/attention_paged.h"
 
+#include "base/fp8.h"
 #include "base/simd.h"
 #include "base/status.h"
 #include "base/vmath.h"
@@ -84,7 +85,9 @@ static size_t run_floats(const mx_paged *g)
 
 static size_t thread_floats(const mx_paged *g)
 {
-    return (size_t)(g->attn.q_heads * (g->attn.qk_dim + KEYS));
+    int64_t wide = g->attn.qk_dim > g->attn.v_dim ? g->attn.qk_dim : g->attn.v_dim;
+    int64_t numbers = g->coded ? KEYS * g->attn.k_heads * wide : 0;
+    return (size_t)(g->attn.q_heads * (g->attn.qk_dim + KEYS) + numbers);
 }
 
 static int64_t wave_queries(const mx_paged *g)
@@ -104,23 +107,57 @@ static float float_of(const void *x, int64_t i, bool bf16)
     return bf16 ? mx_float_of_bf16(((const uint16_t *)x)[i]) : ((const float *)x)[i];
 }
 
+static MX_CLONES void widen_int8(const int8_t *q, int64_t n, float s, float *out)
+{
+    for (int64_t i = 0; i < n; i++)
+        out[i] = (float)q[i] * s;
+}
+
+static MX_CLONES void widen_e4m3(const uint8_t *q, int64_t n, float s, float *out)
+{
+    for (int64_t i = 0; i < n; i++)
+        out[i] = mx_float_of_e4m3(q[i]) * s;
+}
+
+/* The rows of `len` slots from `slot` on, of k_heads times `dim`: where they lie, or, of codes, the
+ * numbers they stand for in `room`. */
+static const void *rows_at(const mx_paged *g, const void *x, const float *scale, int64_t slot,
+                           int64_t len, int64_t dim, float *room)
+{
+    int64_t K = g->attn.k_heads;
+    if (!g->coded)
+        return (const char *)x + slot * K * dim * (g->attn.type == MX_NUM_BF16 ? 2 : 4);
+    const uint8_t *q = (const uint8_t *)x + slot * K * dim;
+    for (int64_t i = 0; i < len * K; i++) {
+        float s = scale[slot * K + i];
+        if (g->e4m3)
+            widen_e4m3(q + i * dim, dim, s, room + i * dim);
+        else
+            widen_int8((const int8_t *)q + i * dim, dim, s, room + i * dim);
+    }
+    return room;
+}
+
 /* Positions [from, to) of one query. */
 static void run_keys(const mx_paged *g, const mx_paged_args *p, int64_t n, const reach *r,
                      int64_t from, int64_t to, float *part, float *work)
 {
-    const mx_attn *a = &g->attn;
+    mx_attn own = g->attn;
+    const mx_attn *a = &own;
     const bool bf16 = a->type == MX_NUM_BF16;
-    const int64_t H = a->q_heads, bytes = bf16 ? 2 : 4, nk = to - from;
-    const int64_t k_row = a->k_heads * a->qk_dim;
-    const int64_t v_row = a->v_row ? a->v_row : a->k_heads * a->v_dim;
-    float *q = work, *s = work + H * a->qk_dim, *m = part + H * a->v_dim, *l = m + H;
+    const int64_t H = a->q_heads, nk = to - from;
+    const int64_t v_dim = a->v_row ? a->qk_dim : a->v_dim; /* of a row */
+    own.type = g->coded ? MX_NUM_F32 : own.type;
+    float *q = work, *room = work + H * (a->qk_dim + KEYS);
+    float *s = work + H * a->qk_dim, *m = part + H * a->v_dim, *l = m + H;
     for (int64_t i = 0; i < H * a->qk_dim; i++)
         q[i] = float_of(p->q, n * H * a->qk_dim + i, bf16);
     for (int64_t at = from, len; at < to; at += len) {
         len = piece(g, at, to);
         int64_t slot = slot_of(g, r, at);
         if (slot >= 0)
-            mx_attn_score(s + at - from, q, (const char *)p->k + slot * k_row * bytes, (int)len, a);
+            mx_attn_score(s + at - from, q,
+                          rows_at(g, p->k, p->k_scale, slot, len, a->qk_dim, room), (int)len, a);
         for (int64_t h = 0; h < H && slot < 0; h++)
             for (int64_t j = 0; j < len; j++)
                 s[h * KEYS + at - from + j] = NEG_INF;
@@ -137,8 +174,8 @@ static void run_keys(const mx_paged *g, const mx_paged_args *p, int64_t n, const
         len = piece(g, at, to);
         int64_t slot = slot_of(g, r, at);
         if (slot >= 0)
-            mx_attn_mix(part, s + at - from, (const char *)p->v + slot * v_row * bytes, (int)len,
-                        a);
+            mx_attn_mix(part, s + at - from,
+                        rows_at(g, p->v, p->v_scale, slot, len, v_dim, room), (int)len, a);
     }
 }
 
@@ -191,6 +228,16 @@ static int64_t runs_of(const reach *r)
     return r->hi ? (r->hi - 1) / KEYS - r->lo / KEYS + 1 : 0;
 }
 
+/* Element i of keys or values, whose rows have `dim`. */
+static double double_of(const mx_paged *g, const void *x, const float *scale, int64_t i,
+                        int64_t dim)
+{
+    if (!g->coded)
+        return ((const double *)x)[i];
+    return (double)scale[i / dim] * (g->e4m3 ? (double)mx_float_of_e4m3(((const uint8_t *)x)[i])
+                                             : ((const int8_t *)x)[i]);
+}
+
 /* float64, for tests: one head at a time, all keys at once. */
 static void plain_f64(const mx_paged *g, const mx_paged_args *p, int64_t n, int64_t h)
 {
@@ -210,7 +257,7 @@ static void plain_f64(const mx_paged *g, const mx_paged_args *p, int64_t n, int6
             continue;
         double s = 0;
         for (int64_t d = 0; d < D; d++)
-            s += q[d] * ((const double *)p->k)[(slot * a->k_heads + kh) * D + d];
+            s += q[d] * double_of(g, p->k, p->k_scale, (slot * a->k_heads + kh) * D + d, D);
         s *= a->mask.scale;
         if (a->mask.softcap > 0)
             s = a->mask.softcap * tanh(s / a->mask.softcap);
@@ -218,7 +265,7 @@ static void plain_f64(const mx_paged *g, const mx_paged_args *p, int64_t n, int6
         sum = sum * f + w;
         top = m;
         for (int64_t e = 0; e < E; e++)
-            out[e] = out[e] * f + w * ((const double *)p->v)[slot * v_row + kh * E + e];
+            out[e] = out[e] * f + w * double_of(g, p->v, p->v_scale, slot * v_row + kh * E + e, E);
     }
     for (int64_t e = 0; e < E; e++)
         out[e] = sum > 0 ? out[e] / sum : 0;

@@ -12,6 +12,7 @@ typedef struct {
     int64_t window, chunk; /* 0: none */
     int64_t selected;      /* positions in a query's list; 0: no lists */
     bool ahead;            /* a query may see positions beyond its own */
+    bool coded, e4m3;      /* keys and values are int8, or E4M3, with scales */
 } mx_paged;
 
 typedef struct {
@@ -20,6 +21,7 @@ typedef struct {
     void *out;
     const int32_t *selected; /* (batch, selected), -1 unused */
     const int32_t *until;    /* (batch): the last position that a query sees; NULL: its own */
+    const float *k_scale, *v_scale; /* (slots, k_heads); NULL: not coded */
 } mx_paged_args;
 
 size_t mx_paged_work_bytes(const mx_paged *g);

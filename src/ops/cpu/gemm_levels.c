@@ -5,7 +5,7 @@
  *     AVX2       6 x 16     6 x 8      as f32
  *     AVX-512    14 x 32    14 x 16    as f32
  *     ... BF16                         14 x 32, two k per step (VDPBF16PS)
- *     AMX                              32 x 32, 32 k per step (TDPBF16PS)
+ *     AMX                              32 x 32, 32 k per step (TDPBF16PS): gemm_amx.c
  * 14 x 2 accumulators, two vectors of B and one broadcast fill the 32 registers of AVX-512. Blocks
  * of k are as long as the stack allows: at 1,024 words B takes 3 MB. In bf16 those are 2,048
  * elements; where k is not more, as in many models, results are rounded in registers.
@@ -14,50 +14,12 @@
 
 #include "base/vmath.h"
 #include "ops/cpu/gemm_prefetch.h"
+#include "ops/cpu/gemm_turn.h"
 #include <string.h>
 
 #define PLAIN_MAC(acc, a, b) ((acc) += (a) * (b))
 #define NO_TRANSPOSE(d, ldd, s, lds) ((void)(d), (void)(s), (void)(lds), false)
 #define NO_HALVES(d, v, w) ((void)(d))
-
-typedef uint32_t v16u __attribute__((vector_size(64)));
-typedef uint32_t v16u_any __attribute__((vector_size(64), aligned(2), may_alias));
-
-/* Exchanges the off-diagonal D x D blocks of every 2D x 2D block. */
-#define EXCHANGE(r, D)                                                                             \
-    for (int i = 0; i < 16; i++)                                                                   \
-        if (!(i & D)) {                                                                            \
-            v16u lo = r[i], hi = r[i + D];                                                         \
-            r[i] = MX_SHUFFLE(v16u, lo, hi, LO(0, D), LO(4, D), LO(8, D), LO(12, D));              \
-            r[i + D] = MX_SHUFFLE(v16u, lo, hi, HI(0, D), HI(4, D), HI(8, D), HI(12, D));          \
-        }
-#define LO1(l, D) ((l) & D ? 16 + (l)-D : (l))
-#define HI1(l, D) ((l) & D ? 16 + (l) : (l) + D)
-#define LO(l, D) LO1(l, D), LO1(l + 1, D), LO1(l + 2, D), LO1(l + 3, D)
-#define HI(l, D) HI1(l, D), HI1(l + 1, D), HI1(l + 2, D), HI1(l + 3, D)
-
-/* dst[k][j] = r[j][k] for 16 x 16 words; ld in words. */
-MX_INLINE MX_TARGET_V4 void turn16(void *dst, int64_t ld, v16u *r)
-{
-    EXCHANGE(r, 8)
-    EXCHANGE(r, 4)
-    EXCHANGE(r, 2)
-    EXCHANGE(r, 1)
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; i++)
-        *(v16u_any *)((uint32_t *)dst + i * ld) = r[i];
-}
-
-/* The same from memory; ld_src in bytes. */
-MX_INLINE MX_TARGET_V4 bool transpose16(void *dst, int64_t ld_dst, const char *src, int64_t ld_src)
-{
-    v16u r[16];
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; i++)
-        r[i] = *(const v16u_any *)(src + i * ld_src);
-    turn16(dst, ld_dst, r);
-    return true;
-}
 
 #define NAME(x) x##_f32_base
 #define TARGET
@@ -107,13 +69,6 @@ MX_INLINE MX_TARGET_V4 bool transpose16(void *dst, int64_t ld_dst, const char *s
 #define STEP 1
 #include "ops/cpu/gemm_kernel.inc"
 
-typedef short v32s_any __attribute__((vector_size(64), aligned(2), may_alias));
-#define BF16_HALVES(dst, v, w)                                                                     \
-    do {                                                                                           \
-        mx_v32i16 half_;                                                                           \
-        MX_BF16_ROUND(half_, v, w);                                                                \
-        *(v32s_any *)(dst) = half_;                                                                \
-    } while (0)
 #define BF16_MAC(acc, a, b) ((acc) = MX_BF16_DOT(acc, (v16u){0} + (a), b))
 #define NAME(x) x##_bf16
 #define TARGET MX_TARGET_BF16
@@ -130,37 +85,6 @@ typedef short v32s_any __attribute__((vector_size(64), aligned(2), may_alias));
 #define MICRO "ops/cpu/gemm_micro.inc"
 #define STEP 1
 #include "ops/cpu/gemm_kernel.inc"
-
-/* Elements l, l + 1, ... of two vectors of 32, in turn. */
-#define PAIR4(l) l, (l) + 32, (l) + 1, (l) + 33, (l) + 2, (l) + 34, (l) + 3, (l) + 35
-#define PAIRS(l) PAIR4(l), PAIR4((l) + 4), PAIR4((l) + 8), PAIR4((l) + 12)
-#define NAME(x) x##_amx
-#define TARGET MX_TARGET_BF16
-#define T float
-#define WORD uint32_t
-#define PAIR 2
-#define VL 16
-#define MR 32
-#define KC 1024
-#define NC 768
-#define MAC BF16_MAC
-#define TRANSPOSE transpose16
-#define HALVES BF16_HALVES
-#define MICRO "ops/cpu/gemm_amx.inc"
-#define STEP 16
-#include "ops/cpu/gemm_kernel.inc"
-
-static void tile_of_tiles(const mx_gemm_tile *t)
-{
-    mx_tile_shape shape = {.palette = 1};
-    for (int i = 0; i < 8; i++) {
-        shape.row_bytes[i] = 64;
-        shape.rows[i] = 16;
-    }
-    MX_TILES_OPEN(shape);
-    tile_amx(t);
-    MX_TILES_CLOSE();
-}
 
 #define NAME(x) x##_f64_base
 #define TARGET
@@ -221,12 +145,11 @@ static const mx_gemm_level f64_levels[] = {LEVEL(f64_base, 4, 4, 128, 256, 1),
                                            LEVEL(f64_v3, 6, 8, 256, 256, 1),
                                            LEVEL(f64_v4, 14, 16, 192, 256, 1)};
 static const mx_gemm_level bf16_level = LEVEL(bf16, 14, 32, 768, 1024, 2);
-static const mx_gemm_level amx_level = {tile_of_tiles, pack_amx, 32, 32, 768, 1024, 2};
 
 const mx_gemm_level *mx_gemm_level_at(mx_num a, mx_num b, mx_simd level)
 {
     if (a == MX_NUM_BF16 && b == MX_NUM_BF16 && level >= MX_SIMD_BF16)
-        return level >= MX_SIMD_AMX ? &amx_level : &bf16_level;
+        return level >= MX_SIMD_AMX ? &mx_gemm_amx : &bf16_level;
     int i = level >= MX_SIMD_V4 ? 2 : level >= MX_SIMD_V3 ? 1 : 0;
     return a == MX_NUM_F64 ? &f64_levels[i] : &f32_levels[i];
 }

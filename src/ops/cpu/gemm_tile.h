@@ -30,6 +30,8 @@ typedef struct {
     int pair;           /* elements of k in a word */
 } mx_gemm_level;
 
+extern const mx_gemm_level mx_gemm_amx; /* bf16 with AMX: gemm_amx.c */
+
 /* The code for operands of these types on a CPU of this level. */
 const mx_gemm_level *mx_gemm_level_at(mx_num a, mx_num b, mx_simd level);
 

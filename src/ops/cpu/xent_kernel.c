@@ -200,6 +200,47 @@ static void add_dw(const mx_xent *c, const mx_xent_grads *g, int64_t i0, int64_t
                             .threads = c->threads});
 }
 
+void mx_xent_keep(const mx_xent *c, const mx_xent_kept *k, void *work)
+{
+    int threads = mx_kernel_threads(c->threads);
+    int64_t chunk = chunk_rows(c), stride = row_stride(c);
+    for (int64_t i0 = 0; i0 < c->n; i0 += chunk) {
+        int64_t rows = min64(chunk, c->n - i0);
+        if (c->vocab && !all_ignored(c, i0, rows))
+            logits(c, i0, rows, 0, c->vocab, work, stride);
+#pragma omp parallel for schedule(static) num_threads(threads)
+        for (int64_t i = 0; i < rows; i++)
+            if (c->type == MX_NUM_F64)
+                keep_row_f64(c, k, i0 + i, (double *)work + i * stride);
+            else
+                keep_row_f32(c, k, i0 + i, (float *)work + i * stride);
+    }
+}
+
+void mx_xent_back(const mx_xent *c, const mx_xent_kept *k, const mx_xent_grads *g)
+{
+    int threads = mx_kernel_threads(c->threads);
+    int64_t chunk = chunk_rows(c);
+    bool add = g->add_dw;
+    for (int64_t i0 = 0; i0 < c->n; i0 += chunk) {
+        int64_t rows = min64(chunk, c->n - i0);
+        const char *kept = (const char *)k->kept + i0 * k->ld * MX_NUM_BYTES(c->type);
+        if (!c->vocab || all_ignored(c, i0, rows)) {
+            memset((char *)g->dx + i0 * c->dim * MX_NUM_BYTES(c->type), 0,
+                   (size_t)(rows * c->dim * MX_NUM_BYTES(c->type)));
+            continue;
+        }
+#pragma omp parallel for schedule(static) num_threads(threads)
+        for (int64_t i = 0; i < rows; i++)
+            (c->type == MX_NUM_F64 ? back_row_f64 : back_row_f32)(c, k, g, i0 + i);
+        add_dx(c, g, i0, rows, kept, k->ld);
+        add_dw(c, g, i0, rows, kept, k->ld, add);
+        add = true;
+    }
+    if (!add)
+        memset(g->dw, 0, (size_t)(c->vocab * c->dim * MX_NUM_BYTES(sums_type(c))));
+}
+
 void mx_xent_backward(const mx_xent *c, const mx_xent_grads *g, void *work)
 {
     int threads = mx_kernel_threads(c->threads);

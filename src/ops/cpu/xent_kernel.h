@@ -46,6 +46,19 @@ typedef struct {
     bool add_dw;        /* dw += instead of dw = */
 } mx_xent_grads;
 
+/* The logits of a slice, kept for its gradient as e^(z - about), 0 at the label and beyond the last
+ * word, times the derivative of the cap: exponentials keep their digits in 16 bits, logits do not.
+ * about is the logit of the label, or of a word in its place modulo the words here, or, where that
+ * is more than 50 away from lse, the largest. 0 in rows that are not counted. */
+typedef struct {
+    void *lse, *picked, *about; /* (N) */
+    void *kept;                 /* (N, ld), of x's type */
+    int64_t ld;
+} mx_xent_kept;
+void mx_xent_keep(const mx_xent *c, const mx_xent_kept *k, void *work);
+/* dx and dw of a slice; kept becomes the gradient of the logits. */
+void mx_xent_back(const mx_xent *c, const mx_xent_kept *k, const mx_xent_grads *g);
+
 /* Logits per row of a tile in the forward pass; the most tiles of a row that is sampled from. */
 enum { MX_XENT_TILE = 4096, MX_XENT_ROW_TILES = 256 };
 

@@ -1,6 +1,7 @@
 /* perplexity.c - windows of a text through the loss program, one after the other. */
 #include "train/check/perplexity.h"
 
+#include "exec/quant_config.h"
 #include "exec/step.h"
 #include <math.h>
 #include <string.h>
@@ -39,6 +40,7 @@ mx_status mx_perplexity(const mx_model_ref *m, const mx_perplexity_of *of, doubl
     MX_TRY_OUT(st, mx_session_open(&session, of->device, of->n_threads));
     mx_step_options o = {.kind = MX_STEP_LOSS, .shape = {.batch = 1, .seq = of->length},
                          .compile = {.compute = of->compute, .weights_fixed = true,
+                                     .quantization = mx_quant_activations(m->spec.json),
                                      .n_threads = mx_session_threads(session)}};
     MX_TRY_OUT(st, mx_step_open(&step, session, &m->spec, &o));
     MX_TRY_OUT(st, mx_model_ref_weights(m, session, 0));

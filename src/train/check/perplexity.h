@@ -1,4 +1,5 @@
-/* perplexity.h - how well a model predicts a text: exp of the mean loss of its tokens. */
+/* perplexity.h - how well a model predicts a text: exp of the mean loss of its tokens. Activations
+ * are rounded to 8 bits where config.json asks for it. */
 #ifndef MX_TRAIN_PERPLEXITY_H
 #define MX_TRAIN_PERPLEXITY_H
 

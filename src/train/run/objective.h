@@ -80,6 +80,7 @@ struct mx_objective {
     bool drops_long;   /* as in mx_pack_options */
     bool mean_of_microbatches; /* the loss is the mean of theirs, each a mean over what it has */
     bool balances; /* TRL adds the model's balance loss of experts, whatever its config says */
+    bool pipelines; /* may run in stages: no program but the step's is needed */
     bool is_nll; /* the loss is a mean over tokens of -log p: perplexity means something */
     /* Reads its keys into a struct in the arena; NULL: it has none. */
     mx_status (*read)(const mx_config *c, mx_arena *a, const void **settings);

@@ -117,12 +117,14 @@ mx_status mx_run_ranks_find(mx_run *r)
 static mx_status check_way(const mx_run *r)
 {
     void *so;
-    if (strcmp(mx_config_text(r->c, "collectives"), "nccl") != 0)
+    const char *way = mx_config_text(r->c, "collectives");
+    bool nccl = strcmp(way, "nccl") == 0;
+    if (r->mesh_rank && r->mesh_rank->world && strcmp(way, "auto") != 0)
+        return mx_fail(MX_USAGE, "%s: collectives=%s joins processes%s, and this one has all ranks "
+                       "of the mesh; start one process a rank, or leave collectives out",
+                       mx_config_where(r->c, "collectives"), way, nccl ? " with a GPU each" : "");
+    if (!nccl)
         return MX_OK;
-    if (r->mesh_rank && r->mesh_rank->world)
-        return mx_fail(MX_USAGE, "%s: collectives=nccl joins processes with a GPU each, and this "
-                       "one has all ranks of the mesh; start one process a rank, or leave "
-                       "collectives out", mx_config_where(r->c, "collectives"));
     return mx_status_wrap(mx_library_open(MX_LIBRARY_NCCL, &so), "collectives=nccl");
 }
 

@@ -39,8 +39,8 @@ static bool must_know(const mx_run *r)
     return r->loop.spikes.cap || (limit && r->at.skipped_in_row + 1 >= limit);
 }
 
-/* run_loop.c: steps, evaluation, checkpoints, until the end or a signal. */
-static mx_status mx_run_loop(mx_run *r)
+/* Steps, evaluation, checkpoints, until the end or a signal. */
+static mx_status loop(mx_run *r)
 {
     bool reached = false;
     mx_progress_begin(&r->report.progress, r->at.step);
@@ -104,7 +104,7 @@ static mx_status run_rank(const mx_run_start *s, const mx_mesh_rank *mesh_rank)
     mx_run r;
     mx_status st = mx_run_open(&r, s, mesh_rank);
     if (!st && !r.claim.finished)
-        st = mx_run_loop(&r);
+        st = loop(&r);
     if (st && r.ranks.coord && mx_status_code(st) != MX_STOPPED)
         mx_coord_abort(r.ranks.coord, mx_status_text(st));
     bool joined = r.ranks.coord && !r.ranks.leads; /* settings were compared */

@@ -75,7 +75,7 @@ static int64_t collect_adapter(mx_session *s, mx_arena *a, mx_st_source **out)
     return n;
 }
 
-/* The session's weights and what is passthrough along. */
+/* The session's weights, and tensors that are passed through. */
 static int64_t collect_weights(mx_session *s, mx_passthrough *passthrough, mx_arena *a,
                                mx_st_source **out)
 {

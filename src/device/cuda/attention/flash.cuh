@@ -61,23 +61,37 @@ __device__ __forceinline__ token_info token_at(const int32_t *pos, const int32_t
         return {-1, 0, 0, i};
     return {pos ? pos[base + i] : i, seg ? seg[base + i] : 0, span ? span[base + i] : 0, i};
 }
+/* Where query i is, if nothing else says so; and the first query that is at p or behind it. */
+__device__ __forceinline__ int query_place(const mx_flash_shape &s, int i)
+{
+    return i + s.q_offset + (2 * i < s.seq_q ? 0 : s.q_jump);
+}
+__device__ __forceinline__ int first_query(const mx_flash_shape &s, int p)
+{
+    int i = max(p - s.q_offset, 0), middle = (s.seq_q + 1) / 2;
+    return i < middle ? i : max(middle, i - s.q_jump);
+}
 /* Query i of sequence b. */
 __device__ __forceinline__ token_info query_at(const mx_flash_args &a, const mx_flash_shape &s,
                                                int b, int i)
 {
     token_info q = token_at(a.q_pos, a.q_seg, a.q_span, (int64_t)b * s.seq_q, i, s.seq_q);
     q.at = (b * s.seq_q + i) * ((s.seq_kv + 31) / 32);
+    if (!a.q_pos && i < s.seq_q)
+        q.pos = query_place(s, i);
     return q;
 }
 /* Keys [lo, hi) that the tile of queries [q0, q1] of sequence b may see. */
-__device__ __forceinline__ void key_range(const mask_rule &r, int b, int q0, int q1, int n, int &lo,
-                                          int &hi)
+__device__ __forceinline__ void key_range(const mask_rule &r, const mx_flash_shape &s, int b,
+                                          int q0, int q1, int &lo, int &hi)
 {
+    int n = s.seq_kv;
     int4 sees = r.q_sees ? r.q_sees[(int64_t)b * r.q_tiles + q0 / TILE] : int4{0, n, 0, 0};
     lo = sees.x;
     hi = sees.y;
     if (!r.indexed)
         return;
+    q0 = query_place(s, q0), q1 = query_place(s, q1);
     if (r.causal)
         hi = min(hi, q1 + 1);
     if (r.window) {
@@ -92,40 +106,42 @@ __device__ __forceinline__ void key_range(const mask_rule &r, int b, int q0, int
     lo = lo / TILE * TILE;
 }
 /* Queries [lo, hi) that may see the tile of keys [k0, k1] of sequence b. */
-__device__ __forceinline__ void query_range(const mask_rule &r, int b, int k0, int k1, int n,
-                                            int &lo, int &hi)
+__device__ __forceinline__ void query_range(const mask_rule &r, const mx_flash_shape &s, int b,
+                                            int k0, int k1, int &lo, int &hi)
 {
+    int n = s.seq_q;
     int2 seen = r.k_seen ? r.k_seen[(int64_t)b * r.k_tiles + k0 / TILE] : int2{0, n};
     lo = seen.x;
     hi = seen.y;
     if (!r.indexed)
         return;
     if (r.causal)
-        lo = max(lo, k0);
+        lo = max(lo, first_query(s, k0));
     if (r.window) {
-        hi = min(hi, k1 + r.window);
+        hi = min(hi, first_query(s, k1 + r.window));
         if (!r.causal)
-            lo = max(lo, k0 - r.window + 1);
+            lo = max(lo, first_query(s, k0 - r.window + 1));
     }
     if (r.chunk) {
-        lo = max(lo, k0 / r.chunk * r.chunk);
-        hi = min(hi, (k1 / r.chunk + 1) * r.chunk);
+        lo = max(lo, first_query(s, k0 / r.chunk * r.chunk));
+        hi = min(hi, first_query(s, (k1 / r.chunk + 1) * r.chunk));
     }
     lo = lo / TILE * TILE;
 }
 /* Every query of [q0, q0+64) sees every key of [k0, k0+64), all inside the sequences. */
-__device__ __forceinline__ bool tile_full(const mask_rule &r, int b, int q0, int k0, int nq, int nk)
+__device__ __forceinline__ bool tile_full(const mask_rule &r, const mx_flash_shape &s, int b,
+                                          int q0, int k0)
 {
+    int p0 = query_place(s, q0), p1 = query_place(s, q0 + TILE - 1);
     if (!r.plain && r.q_sees) {
         int4 sees = r.q_sees[(int64_t)b * r.q_tiles + q0 / TILE];
         if (k0 < sees.z || k0 + TILE > sees.w)
             return false;
     }
-    return r.indexed && (r.plain || r.q_sees) && !r.listed && !r.chunk && k0 + TILE <= nk &&
-           q0 + TILE <= nq &&
-           (!r.causal || k0 + TILE - 1 <= q0) &&
-           (!r.window ||
-            (q0 + TILE - 1 - k0 < r.window && (r.causal || k0 + TILE - 1 - q0 < r.window)));
+    return r.indexed && (r.plain || r.q_sees) && !r.listed && !r.chunk && k0 + TILE <= s.seq_kv &&
+           q0 + TILE <= s.seq_q &&
+           (!r.causal || k0 + TILE - 1 <= p0) &&
+           (!r.window || (p1 - k0 < r.window && (r.causal || k0 + TILE - 1 - p0 < r.window)));
 }
 
 /* One instruction; results below 2^-126 become 0, which is what a probability may do. */

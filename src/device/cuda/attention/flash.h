@@ -1,7 +1,7 @@
 /* flash.h - maxc's own attention kernels, for every mask the attention op can describe.
  *
  * Used where cuDNN is missing or lacks the mask. Query i may see key j when all of these hold
- * (p: positions, the index by default; see ir/attention.h):
+ * (p: positions, by default the index, moved by q_offset and q_jump; see ir/attention.h):
  *   causal  p[j] <= p[i]      window  p[i] - p[j] < window (and the other way when not causal)
  *   chunk   p[i] / chunk == p[j] / chunk      segments  segment[i] == segment[j]
  * or when both lie in the same span (above 0) of the same segment, j no further back than the
@@ -37,6 +37,7 @@ typedef struct {
     bool causal;
     int64_t window, chunk; /* 0: none */
     float scale, softcap;  /* softcap 0: none */
+    int q_offset, q_jump;
 } mx_flash_shape;
 
 /* What segments mean for tiles of 64 queries and 64 keys, for kernels that skip what nobody sees;

@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(FLASH_THREADS)
     const uint16_t *kp = (const uint16_t *)p.a.k + b * s.k.batch + g * s.k.head;
     const uint16_t *vp = (const uint16_t *)p.a.v + b * s.v.batch + g * s.v.head;
     int lo, hi, row = warp * 16 + lane / 4;
-    key_range(p.rule, b, q0, min(q0 + TILE, s.seq_q) - 1, s.seq_kv, lo, hi);
+    key_range(p.rule, s, b, q0, min(q0 + TILE, s.seq_q) - 1, lo, hi);
     token_info q[2];
     float lse[2], dot[2];
     for (int r = 0; r < 2; r++) {
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(FLASH_THREADS)
             keys[threadIdx.x] = token_at(p.a.k_pos, p.a.k_seg, p.a.k_span, (int64_t)b * s.seq_kv,
                                          k0 + threadIdx.x, s.seq_kv);
         tile_wait();
-        bool full = tile_full(p.rule, b, q0, k0, s.seq_q, s.seq_kv);
+        bool full = tile_full(p.rule, s, b, q0, k0);
         float c[8][4] = {}, dp[8][4] = {};
         gemm_nt<D>(c, sq, warp * 16, sk);
         gemm_nt<DV>(dp, sg, warp * 16, sv);
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(FLASH_THREADS)
     uint16_t *sg = sq + TILE * (D + 8);
     int k0 = (int)blockIdx.x * TILE, g = blockIdx.y, b = blockIdx.z, group = s.heads_q / s.heads_kv;
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, row = warp * 16 + lane / 4, lo, hi;
-    query_range(p.rule, b, k0, min(k0 + TILE, s.seq_kv) - 1, s.seq_q, lo, hi);
+    query_range(p.rule, s, b, k0, min(k0 + TILE, s.seq_kv) - 1, lo, hi);
     token_info key[2];
     for (int r = 0; r < 2; r++)
         key[r] = token_at(p.a.k_pos, p.a.k_seg, p.a.k_span, (int64_t)b * s.seq_kv, k0 + row + 8 * r,
@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(FLASH_THREADS)
             dot[threadIdx.x] = i < s.seq_q ? p.a.row_dot[at] : 0.f;
         }
         tile_wait();
-        bool full = tile_full(p.rule, b, q0, k0, s.seq_q, s.seq_kv);
+        bool full = tile_full(p.rule, s, b, q0, k0);
         float c[8][4] = {}, dp[8][4] = {};
         gemm_nt<D>(c, sk, warp * 16, sq);
         if (DK_TOO)

@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(FLASH_THREADS)
     const uint16_t *kp = (const uint16_t *)p.a.k + b * s.k.batch + g * s.k.head;
     const uint16_t *vp = (const uint16_t *)p.a.v + b * s.v.batch + g * s.v.head;
     int lo, hi;
-    key_range(p.rule, b, q0, min(q0 + TILE, s.seq_q) - 1, s.seq_kv, lo, hi);
+    key_range(p.rule, s, b, q0, min(q0 + TILE, s.seq_q) - 1, lo, hi);
     int row = warp * 16 + lane / 4;
     token_info q[2];
     for (int r = 0; r < 2; r++)
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(FLASH_THREADS)
         tile_load<DV>(sv, vp + k0 * s.v.seq, s.v.seq, s.seq_kv - k0, s.dim_v);
         float c[8][4] = {};
         gemm_nt<D>(c, sq, warp * 16, sk);
-        finish_scores(c, p, q, keys, tile_full(p.rule, b, q0, k0, s.seq_q, s.seq_kv));
+        finish_scores(c, p, q, keys, tile_full(p.rule, s, b, q0, k0));
         fold<DV>(c, o, m, l);
         tile_wait();
         if (k0 + TILE < hi)

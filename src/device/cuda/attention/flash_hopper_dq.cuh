@@ -168,7 +168,8 @@ __device__ __forceinline__ void make_dq(const grad_args &p, const grad_smem &r)
         uint64_t k = describe_slab(r.at + at.slot * 2 * KEYS_BYTES, KEYS_BYTES);
         for (int h = t.head * group; h < (t.head + 1) * group; h++)
             for (int q = t.first; q < t.end; q++, hand.step()) {
-                bool half = p.s.causal && (q + 1) * GRAD_ROWS <= t.block * GRAD_KEYS + 64;
+                bool half =
+                    p.s.causal && (tile_place(p, q) + 1) * GRAD_ROWS <= t.block * GRAD_KEYS + 64;
                 dq_order x = order_of<NARROW_TILES, SEGS>(p, t, q);
                 float d[32];
                 bar_wait(r.ds_full + 8 * hand.slot, hand.parity);

@@ -458,6 +458,9 @@ bool mx_flash_hopper_can(const mx_flash_shape *s, const mx_flash_args *a)
     static const bool hopper = /* of the machine, not of the call */
         made_for_hopper(flash_hopper_kernel<hopper_form<64, 3, 4, false, MASK_PLAIN>>);
     int d = s->dim_qk;
+    bool by_tensors = a->q_pos || a->k_pos || a->q_span || a->k_span;
+    if ((s->q_offset || s->q_jump) && by_tensors)
+        return false;
     return hopper && (d == 64 || d == 128) && s->dim_v == d && !a->listed && s->scale > 0 &&
            s->seq_q > 0 && s->seq_kv > 0 && s->seq_kv < 1 << 26 &&
            tma_can(place_of(a->q, d, s->seq_q, s->heads_q, s->batch, s->q)) &&

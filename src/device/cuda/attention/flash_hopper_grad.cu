@@ -30,6 +30,11 @@ bool mx_flash_hopper_backward_can(const mx_flash_shape *s, const mx_flash_args *
     bool mask = a->q_pos || a->k_pos || a->q_span || a->k_span || a->listed || a->sinks ||
                 s->chunk || s->softcap > 0 || (s->window && !s->causal);
     bool fits = !takes_tables(s, a) || mx_flash_segments_bytes(s);
+    bool moved = s->q_offset || s->q_jump; /* by whole tiles of queries */
+    bool whole = s->q_offset % GRAD_ROWS == 0 && s->q_jump % GRAD_ROWS == 0 && s->q_jump >= 0 &&
+                 s->q_offset >= 0 && (!s->q_jump || s->seq_q % (2 * GRAD_ROWS) == 0);
+    if (moved && (!whole || !s->causal || s->window))
+        return false;
     return made && !mask && fits && s->dim_v == s->dim_qk && tma_can(by_query(s, a->q, s->q)) &&
            tma_can(by_key(s, a->k, s->k)) && tma_can(by_key(s, a->v, s->v)) &&
            tma_can(by_query(s, a->dout, s->dout)) && whole_pieces(a->o, s->o) &&

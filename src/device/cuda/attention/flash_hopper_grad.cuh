@@ -44,6 +44,11 @@ struct grad_item {
     int batch, head, block, first, end;
     bool up; /* the blocks of this head add to a tile from the first key on */
 };
+/* Where a tile of queries is among those of keys. */
+__device__ __forceinline__ int tile_place(const grad_args &p, int q)
+{
+    return query_place(p.s, q * GRAD_ROWS) / GRAD_ROWS;
+}
 /* The order of the items is made for the order in which blocks add to a tile of dQ: a block waits
  * for items before its own alone, and seldom. Heads are taken in bands, so that what the blocks of
  * a head share stays in L2: block by block, the last keys first. Under the
@@ -60,7 +65,8 @@ template <int TILES> __device__ __forceinline__ grad_item find_item(const grad_a
     if (!up)
         block = p.blocks - 1 - block;
     int batch = head / p.s.heads_kv;
-    int first = p.s.causal ? min(block * TILES, p.tiles - 1) : 0;
+    int own = first_query(p.s, block * TILES * GRAD_ROWS) / GRAD_ROWS;
+    int first = p.s.causal ? min(own, p.tiles - 1) : 0;
     return {batch, head - batch * p.s.heads_kv, block, first, p.tiles, up};
 }
 /* The place of an item among those that add to tile q of dQ, and how many they are. */
@@ -71,7 +77,7 @@ template <int TILES, bool SEGS>
 __device__ __forceinline__ dq_order order_of(const grad_args &p, const grad_item &t, int q)
 {
     bool all = !p.s.causal || q == p.tiles - 1;
-    int2 x = {0, all ? p.blocks : min(q / TILES + 1, p.blocks)};
+    int2 x = {0, all ? p.blocks : min(tile_place(p, q) / TILES + 1, p.blocks)};
     if (SEGS) /* at once, not where it is needed: nothing else hides the way to memory */
         asm volatile("ld.global.nc.v2.b32 {%0, %1}, [%2];"
                      : "=r"(x.x), "=r"(x.y)
@@ -116,7 +122,7 @@ template <bool SEGS>
 __device__ __forceinline__ tile_kind kind_of_tile(const grad_args &p, int q, int k0, uint32_t ids,
                                                   uint32_t record)
 {
-    int row = q * GRAD_ROWS;
+    int row = query_place(p.s, q * GRAD_ROWS);
     if (p.s.causal && row + GRAD_ROWS <= k0)
         return TILE_UNSEEN;
     bool some = (p.s.causal && row < k0 + 63) || k0 + 64 > p.s.seq_kv;
@@ -145,7 +151,8 @@ template <bool SEGS> struct score_mask {
                                           uint32_t row_ids)
     {
         int lane = threadIdx.x & 31, key = (threadIdx.x / 32 & 3) * 16 + (lane >> 2);
-        gap = p.s.causal ? q * GRAD_ROWS + 2 * (lane & 3) - k0 - key : GRAD_ROWS;
+        int row = query_place(p.s, q * GRAD_ROWS);
+        gap = p.s.causal ? row + 2 * (lane & 3) - k0 - key : GRAD_ROWS;
         in[0] = k0 + key < p.s.seq_kv, in[1] = k0 + key + 8 < p.s.seq_kv;
         if (SEGS) {
             id[0] = load_shared(key_ids + key * 4), id[1] = load_shared(key_ids + key * 4 + 32);

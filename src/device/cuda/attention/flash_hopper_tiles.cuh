@@ -72,13 +72,15 @@ struct tile_row {
         return true;
     }
 };
-/* The keys query i sees, where its position is its index: always one interval [lo, hi). */
+/* The keys that the query of this index sees, where nothing else says where it is: always one
+ * interval [lo, hi). */
 struct interval {
     int lo, hi;
 };
-__device__ __forceinline__ interval seen_by(const hopper_params &p, int i)
+__device__ __forceinline__ interval seen_by(const hopper_params &p, int index)
 {
     const mask_rule &r = p.rule;
+    int i = query_place(p.s, index);
     interval x = {0, p.s.seq_kv};
     if (r.causal)
         x.hi = min(x.hi, i + 1);

@@ -56,7 +56,7 @@ template <class T> __global__ void plain_forward_kernel(const __grid_constant__ 
     const T *q = at<T>(p.a.q, s.q, b, h) + i * s.q.seq, *k = at<T>(p.a.k, s.k, b, g);
     const T *v = at<T>(p.a.v, s.v, b, g);
     token_info qi = query_at(p.a, s, b, i);
-    key_range(p.rule, b, i, i, s.seq_kv, lo, hi);
+    key_range(p.rule, s, b, i, i, lo, hi);
     float m = p.a.sinks ? p.a.sinks[h] : -INFINITY, l = p.a.sinks ? 1.f : 0.f, o[COLS] = {},
           derivative;
     for (int j0 = lo; j0 < hi; j0 += 32) {
@@ -153,7 +153,7 @@ template <class T> __global__ void plain_dq_kernel(const __grid_constant__ plain
     if (i >= s.seq_q)
         return;
     int g = h / (s.heads_q / s.heads_kv), lo, hi;
-    key_range(p.rule, b, i, i, s.seq_kv, lo, hi);
+    key_range(p.rule, s, b, i, i, lo, hi);
     const T *k = at<T>(p.a.k, s.k, b, g);
     float acc[COLS] = {};
     for (int j0 = lo; j0 < hi; j0 += 32) {
@@ -182,7 +182,7 @@ template <class T> __global__ void plain_dkv_kernel(const __grid_constant__ plai
     if (j >= s.seq_kv)
         return;
     int group = s.heads_q / s.heads_kv, lo, hi;
-    query_range(p.rule, b, j, j, s.seq_q, lo, hi);
+    query_range(p.rule, s, b, j, j, lo, hi);
     float dk[COLS] = {}, dv[COLS] = {};
     for (int h = g * group; h < (g + 1) * group; h++) {
         const T *q = at<T>(p.a.q, s.q, b, h), *d = at<T>(p.a.dout, s.dout, b, h);

@@ -23,8 +23,8 @@ static_assert((int)TILE == (int)MX_GPU_TILE && (int)MX_FLASH_IDS == (int)MX_GPU_
 struct segment_params {
     mx_flash_segments t;
     const int32_t *q_seg, *k_seg;
-    int seq_q, seq_kv, block_tiles, window;
-    bool causal;
+    int block_tiles, window;
+    mx_flash_shape s;
 };
 
 static int tiles_of(int n)
@@ -57,14 +57,14 @@ __global__ __launch_bounds__(32 * WARPS) void ids_kernel(const __grid_constant__
 {
     int tile = blockIdx.x * WARPS + threadIdx.x / 32, b = blockIdx.y, lane = threadIdx.x & 31;
     if (tile < p.t.q_tiles) {
-        int4 x = ids_of(p.q_seg, b, p.seq_q, tile * TILE);
+        int4 x = ids_of(p.q_seg, b, p.s.seq_q, tile * TILE);
         int2 *to = (int2 *)(p.t.q_ids + ((int64_t)b * p.t.q_tiles + tile) * MX_FLASH_IDS);
         to[lane] = {x.x, x.y};
         if (lane < 2)
             to[32 + lane] = lane ? int2{0, 0} : int2{x.z, x.w};
     } else if (tile - p.t.q_tiles < p.t.k_tiles) {
         int64_t at = (int64_t)b * p.t.k_tiles + tile - p.t.q_tiles;
-        int4 x = ids_of(p.k_seg, b, p.seq_kv, (tile - p.t.q_tiles) * TILE);
+        int4 x = ids_of(p.k_seg, b, p.s.seq_kv, (tile - p.t.q_tiles) * TILE);
         ((int2 *)p.t.k_ids)[at * 32 + lane] = {x.x, x.y};
         if (lane == 0)
             ((int2 *)p.t.k_range)[at] = {x.z, x.w};
@@ -96,35 +96,41 @@ __device__ __forceinline__ int4 overlapped(int2 own, const int32_t *range, int s
 __global__ __launch_bounds__(32 * WARPS) void sees_kernel(const __grid_constant__ segment_params p)
 {
     int tile = blockIdx.x * WARPS + threadIdx.x / 32, b = blockIdx.y, lane = threadIdx.x & 31;
-    int keys = (p.seq_kv + TILE - 1) / TILE;
+    int keys = (p.s.seq_kv + TILE - 1) / TILE;
     const int32_t *q_range = p.t.q_ids + (int64_t)b * p.t.q_tiles * MX_FLASH_IDS + TILE;
     const int32_t *k_range = p.t.k_range + (int64_t)b * p.t.k_tiles * 2;
     if (tile < p.t.q_tiles) {
         int2 own = *(const int2 *)(q_range + (int64_t)tile * MX_FLASH_IDS);
-        int4 x = overlapped(own, k_range, 2, keys, min(tile, keys - 1));
+        int near = query_place(p.s, tile * TILE) / TILE;
+        int4 x = overlapped(own, k_range, 2, keys, min(near, keys - 1));
         if (lane == 0)
             ((int4 *)p.t.q_sees)[(int64_t)b * p.t.q_tiles + tile] = {
-                x.x * TILE, min(x.y * TILE, p.seq_kv), x.z * TILE, min(x.w * TILE, p.seq_kv)};
+                x.x * TILE, min(x.y * TILE, p.s.seq_kv), x.z * TILE, min(x.w * TILE, p.s.seq_kv)};
     } else if ((tile -= p.t.q_tiles) < p.t.k_tiles) {
         int2 own = *(const int2 *)(k_range + 2 * tile);
         int4 x = overlapped(own, q_range, MX_FLASH_IDS, tile < keys ? p.t.q_tiles : 0, 0);
         if (lane == 0)
             ((int2 *)p.t.k_seen)[(int64_t)b * p.t.k_tiles + tile] = {x.x * TILE,
-                                                                      min(x.y * TILE, p.seq_q)};
+                                                                      min(x.y * TILE, p.s.seq_q)};
     }
 }
 
+/* The first tile of queries that is at block j of keys or behind it. */
+__device__ __forceinline__ int own_tile(const segment_params &p, int j)
+{
+    return min(first_query(p.s, j * p.block_tiles * TILE) / TILE, p.t.q_tiles - 1);
+}
 /* Tiles of queries for block j of keys: those that see it, and its own. */
 __device__ __forceinline__ int2 tiles_for(const segment_params &p, int b, int j)
 {
-    int n = p.t.q_tiles, first = n, end = 0, own = min(j * p.block_tiles, n - 1);
-    int own_end = j == p.t.n_items - 1 ? n : min(own + p.block_tiles, n);
+    int n = p.t.q_tiles, first = n, end = 0, own = own_tile(p, j);
+    int own_end = j == p.t.n_items - 1 ? n : max(own + 1, own_tile(p, j + 1));
     for (int k = j * p.block_tiles; k < (j + 1) * p.block_tiles && k < p.t.k_tiles; k++) {
         int2 r = ((const int2 *)p.t.k_seen)[(int64_t)b * p.t.k_tiles + k];
         if (r.x < r.y)
             first = min(first, r.x / TILE), end = max(end, (r.y + TILE - 1) / TILE);
     }
-    if (p.causal)
+    if (p.s.causal)
         first = max(first, own);
     if (p.window) /* the last key is seen by the window's queries from itself on */
         end = min(end, ((j + 1) * p.block_tiles * TILE + p.window - 2) / TILE + 1);
@@ -173,8 +179,7 @@ cudaError_t mx_flash_segments_find(const mx_flash_shape *s, mx_flash_args *a, in
     if (block_tiles)
         t->n_items = (tiles_of(s->seq_kv) + block_tiles - 1) / block_tiles;
     int window = s->window < s->seq_q ? (int)s->window : 0;
-    segment_params p = {*t, a->q_seg, a->k_seg, s->seq_q, s->seq_kv, block_tiles, window,
-                        s->causal};
+    segment_params p = {*t, a->q_seg, a->k_seg, block_tiles, window, *s};
     dim3 tiles((unsigned)((t->q_tiles + t->k_tiles + WARPS - 1) / WARPS), (unsigned)s->batch);
     ids_kernel<<<tiles, 32 * WARPS, 0, stream>>>(p);
     sees_kernel<<<tiles, 32 * WARPS, 0, stream>>>(p);

@@ -86,6 +86,7 @@ static mx_status plan_cudnn(mx_cuda *c, const mx_exec_step *s, bool backward, mx
     for (int i = Q_POS; i <= SELECTED; i++)
         MX_CUDA_NEEDS(!s->call.in[i].data, "cuDNN lacks this mask");
     MX_CUDA_NEEDS(!backward || !s->call.in[DLSE].data, "cuDNN lacks the gradient of sums");
+    MX_CUDA_NEEDS(!a->q_offset && !a->q_jump, "cuDNN lacks queries in two pieces");
     MX_CUDA_NEEDS(q->dtype == MX_BF16 && !a->chunk && a->softcap == 0 && q->dim[3] % 8 == 0 &&
                       v->dim[3] % 8 == 0 && (a->causal || !a->window), "cuDNN lacks this form");
     const mx_tensor *in = s->call.in, *grad = gradients(s, backward);
@@ -168,7 +169,8 @@ static mx_flash_shape flash_shape(const mx_exec_step *s, bool backward)
                             .dq = flash_stride(&grad[0]), .dk = flash_stride(&grad[1]),
                             .dv = flash_stride(&grad[2]), .causal = a->causal,
                             .window = a->window, .chunk = a->chunk, .scale = (float)a->scale,
-                            .softcap = (float)a->softcap};
+                            .softcap = (float)a->softcap, .q_offset = (int)a->q_offset,
+                            .q_jump = (int)a->q_jump};
 }
 
 /* Windows alone are cuDNN's where sums may come in any order. */

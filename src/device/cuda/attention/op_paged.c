@@ -46,6 +46,7 @@ static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t
     mx_cuda_paged p = paged_of(s);
     (void)c, (void)state;
     MX_CUDA_NEEDS(q->dtype == MX_F32 || q->dtype == MX_BF16, "attention of this dtype");
+    MX_CUDA_NEEDS(!s->call.in[K_SCALE].data, "keys and values of 8 bits");
     MX_CUDA_NEEDS(q->dim[3] <= MX_CUDA_PAGED_DIM, "heads of more than 1,024 elements");
     MX_CUDA_NEEDS(q->dim[2] <= 65535, "so many heads");
     if (mx_cuda_paged_mma_is_possible(&p))

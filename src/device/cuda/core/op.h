@@ -15,6 +15,7 @@
 extern "C" {
 #endif
 #include "device/device.h"
+#include "ops/group.h"
 
 typedef struct mx_cuda mx_cuda; /* context.h */
 
@@ -36,6 +37,25 @@ typedef struct mx_cuda_op {
 } mx_cuda_op;
 
 extern const mx_cuda_op *const mx_cuda_op_table[];
+
+/* Neighbouring steps of several ops that are one launch: in decoding a launch costs as much as many
+ * of them do. Each writes what its steps write. */
+typedef struct {
+    /* How many of n steps, from the first on; 0: none. Asked once, when the program is prepared. */
+    int (*match)(const mx_exec_step *s, int n);
+    mx_status (*launch)(mx_cuda *cuda, const mx_exec_step *s, int n);
+} mx_cuda_chain;
+
+extern const mx_cuda_chain mx_cuda_chain_swiglu; /* gemm/op_chain_swiglu.c */
+extern const mx_cuda_chain mx_cuda_chain_rope;   /* attention/op_chain_rope.c */
+
+/* op_chain.c, for match: a fused group of just these n ops, in this order; NULL: it is not. */
+
+const mx_group *mx_chain_group(const mx_exec_step *s, const mx_op *const *ops, int n);
+/* Dense, of this dtype. */
+bool mx_chain_is_dense(const mx_tensor *t, mx_dtype dtype);
+/* No byte of one is the other's. */
+bool mx_chain_apart(const mx_tensor *a, const mx_tensor *b);
 
 cudaStream_t mx_cuda_stream(const mx_cuda *c);
 /* OK for cudaSuccess; otherwise names `what` and CUDA's own words, and says what to do. */

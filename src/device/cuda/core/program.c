@@ -5,6 +5,7 @@
  * with an op that falls back to the CPU, or with a collective, is never captured.
  */
 #include "device/cuda/core/context.h"
+#include "device/cuda/core/kernels.h"
 
 #include "base/arena.h"
 #include "base/clock.h"
@@ -19,6 +20,7 @@ typedef struct {
     const mx_cuda_op *op; /* NULL: the CPU kernel on copies */
     void *state;
     int together; /* this step and so many neighbours are launched at once; 0 or 1: alone */
+    const mx_cuda_chain *chain; /* that launches them; NULL: the op itself */
 } bound;
 
 typedef struct {
@@ -72,6 +74,26 @@ static size_t work_room(const mx_exec *e, int i)
     return e->step[i].beside ? e->work_bytes - at : at;
 }
 
+static const mx_cuda_chain *const chains[] = {&mx_cuda_chain_swiglu, &mx_cuda_chain_rope};
+enum { N_CHAINS = sizeof chains / sizeof *chains };
+
+/* A chain that begins at step i, and how many steps it has; else 0. Each of them has its CUDA side
+ * and no part in a collective. */
+static int find_chain(const mx_exec *e, program *p, int i)
+{
+    enum { MOST = 8 };
+    int n = 0, found = 0;
+    while (n < MOST && i + n < p->n && p->step[i + n].op && !e->step[i + n].call.group &&
+           !e->step[i + n].beside)
+        n++;
+    for (int k = 0; k < N_CHAINS && !found; k++) {
+        p->step[i].chain = chains[k];
+        found = chains[k]->match(&e->step[i], n);
+    }
+    p->step[i].chain = found ? p->step[i].chain : NULL;
+    return found;
+}
+
 /* Finds which neighbours go together. What any launch needs was planned. */
 static void gather(mx_exec *e, program *p, const size_t *need)
 {
@@ -82,7 +104,8 @@ static void gather(mx_exec *e, program *p, const size_t *need)
         size_t sum = 0;
         for (n = 0; op && n < MOST && i + n < p->n && p->step[i + n].op == op; n++)
             state[n] = p->step[i + n].state;
-        n = op && op->together ? op->together(&e->step[i], state, n) : 1;
+        int chained = getenv("MX_NO_CHAIN") ? 0 : find_chain(e, p, i);
+        n = chained ? chained : op && op->together ? op->together(&e->step[i], state, n) : 1;
         p->step[i].together = n;
         for (int k = 0; k < n; k++)
             sum += op ? need[i + k] : 0;
@@ -128,6 +151,14 @@ mx_status mx_cuda_program_prepare(mx_device *d, mx_exec *e, void **state)
         mx_status_free(st);
     }
     gather(e, p, need);
+    if (getenv("MX_CHAINS")) {
+        int n = 0, launches = 0;
+        for (int i = 0; i < p->n; i += p->step[i].together > 1 ? p->step[i].together : 1) {
+            n += p->step[i].chain != NULL;
+            launches++;
+        }
+        fprintf(stderr, "chains: %d in %d steps, %d launches\n", n, p->n, launches);
+    }
     mx_free(need);
     return MX_OK;
 }
@@ -232,7 +263,9 @@ static mx_status launch_next(mx_cuda *c, mx_exec *e, program *p, int *i)
     const bound *b = &p->step[*i];
     const mx_exec_step *s = &e->step[*i];
     int n = b->together > 1 ? b->together : 1;
-    mx_status st = n > 1 ? b->op->launch_many(c, s, n) : launch_step(c, e, p, *i);
+    mx_status st = b->chain ? b->chain->launch(c, s, n)
+                   : n > 1  ? b->op->launch_many(c, s, n)
+                            : launch_step(c, e, p, *i);
     *i += n;
     return st ? mx_status_wrap(st, "%s in %s", s->op->name, s->scope) : MX_OK;
 }
@@ -271,7 +304,7 @@ static void print_profile(const mx_exec *e, const float *ms, int n)
                 count++;
             }
         mx_type_print(&type, &e->step[i].call.out[0].type);
-        if (first == i && sum > 0.002f * total)
+        if (first == i && sum > 0.0005f * total)
             fprintf(stderr, "%8.3f ms %5.1f%%  %4d x %-18s %d->%d %s (%s)\n", (double)sum,
                     100.0 * (double)(sum / total), count, e->step[i].op->name,
                     e->step[i].call.n_in, e->step[i].call.n_out, mx_str_text(&type),
@@ -280,8 +313,29 @@ static void print_profile(const mx_exec *e, const float *ms, int n)
     }
 }
 
+/* Milliseconds between two events with nothing between them. */
+static float empty_interval(mx_cuda *c)
+{
+    enum { N = 9 };
+    cudaEvent_t at[N] = {0};
+    float least = 1;
+    mx_cuda_stay_busy(100, c->stream);
+    for (int i = 0; i < N; i++)
+        if (cudaEventCreate(&at[i]) == cudaSuccess)
+            cudaEventRecord(at[i], c->stream);
+    cudaStreamSynchronize(c->stream);
+    for (int i = 0; i < N; i++) {
+        float ms = least;
+        if (i && cudaEventElapsedTime(&ms, at[i - 1], at[i]) == cudaSuccess && ms < least)
+            least = ms;
+    }
+    for (int i = 0; i < N; i++)
+        cudaEventDestroy(at[i]);
+    return least < 1 ? least : 0;
+}
+
 /* MX_CUDA_PROFILE=1: the third run of a program is timed op by op, and the sums are printed. Steps
- * that go together count as the first of them. */
+ * that go together count as the first of them. What events take by themselves is no op's. */
 static mx_status profile(mx_cuda *c, mx_exec *e, program *p)
 {
     cudaEvent_t *at = mx_realloc(NULL, sizeof *at * (size_t)(p->n + 1));
@@ -299,8 +353,11 @@ static mx_status profile(mx_cuda *c, mx_exec *e, program *p)
         st = launch_next(c, e, p, &i);
     }
     cudaStreamSynchronize(c->stream);
-    for (int k = 0; k < made && !st; k++)
+    float empty = empty_interval(c);
+    for (int k = 0; k < made && !st; k++) {
         cudaEventElapsedTime(&ms[next[k]], at[k], at[k + 1]);
+        ms[next[k]] = ms[next[k]] > empty ? ms[next[k]] - empty : 0;
+    }
     if (!st)
         print_profile(e, ms, p->n);
     for (int k = 0; k <= made; k++)

@@ -2,7 +2,7 @@
  *
  * Two forms. Flat (nothing looks along a row, only scalars are broadcast): each thread takes W
  * neighbouring elements. Rows: L lanes share a row of C elements, W neighbours each, U times; for C
- * up to 32 W a row is part of a warp and a block holds several rows, beyond that a block is a row.
+ * up to 64 W a row is a warp's or part of one and a block holds several, beyond that a block is a row.
  * All values live in registers; a reduction goes through shuffles (and shared memory between
  * warps); a row map stages its operand in shared memory. With column sums a block takes every
  * grid-th row, adds up its own rows in registers and leaves them in `sums`, which a second kernel
@@ -50,6 +50,7 @@ static const char running_sum[] =
 
 enum {
     LONGEST_STAGED = 10752, /* elements; 9 words of 8 in 48 KB */
+    LONGEST_IN_WARP = 64,   /* pieces of W; the blocks of longer rows are large enough */
     FEW_LANES = 128,        /* of a row, whose block prefetches the next row */
     FLAT_BLOCK = 256,
     ANY_REGISTERS = 256     /* threads of a block that fits whatever registers a thread has */
@@ -100,10 +101,12 @@ static void geometry(writer *k)
     k->w = k->cols % 8 == 0 && aligned ? 8 : 1;
     int64_t need = (k->cols + k->w - 1) / k->w;
     k->lanes = 1;
-    while (k->lanes < need && k->lanes < 1024)
+    while (k->lanes < need && k->lanes < 32)
         k->lanes *= 2;
-    if (need > 32 && need <= 1024)
+    if (need > LONGEST_IN_WARP) {
         k->lanes = (int)((need + 31) / 32 * 32);
+        k->lanes = k->lanes < 1024 ? k->lanes : 1024;
+    }
     k->u = (int)((need + k->lanes - 1) / k->lanes);
     k->per_block = k->lanes <= 32 ? 256 / k->lanes : 1;
 }

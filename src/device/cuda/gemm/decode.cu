@@ -8,7 +8,8 @@
  */
 #include "device/cuda/core/pdl.cuh"
 #include "device/cuda/attention/flash.cuh"
-#include "device/cuda/core/kernels.h"
+#include "device/cuda/gemm/gemv_swiglu.h"
+#include "device/cuda/gemm/silu.cuh"
 #include "ops/gpu_work.h"
 
 /* --- y (M, N) = x (M, K) W (N, K)^T --- */
@@ -129,6 +130,54 @@ cudaError_t mx_cuda_gemv_many(const mx_gemv_one *one, int n, const mx_bf16 *x, i
         t.first[i + 1] = t.first[i] + (unsigned)((one[i].n + 7) / 8);
     }
     return launch_pdl(gemv_many_kernel, t.first[n], 256, 0, stream, t, x, k);
+}
+
+/* A warp has a row of both weights, so that it ends with both factors of an element of h. Sums have
+ * the order of gemv_many_kernel, and its bits. */
+__global__ void __launch_bounds__(256)
+    gemv_swiglu_kernel(const __grid_constant__ mx_gemv_swiglu p)
+{
+    let_next_start();
+    const int64_t row = (int64_t)blockIdx.x * 8 + (threadIdx.x >> 5);
+    const int lane = threadIdx.x & 31;
+    if (row >= p.n)
+        return;
+    const uint16_t *w[2] = {p.gate + row * p.k, p.up + row * p.k};
+    vec8 ahead[AHEAD][2];
+#pragma unroll
+    for (int u = 0; u < AHEAD; u++)
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            if (8 * lane + 256 * u < p.k)
+                ahead[u][i] = load8_stream(w[i] + 8 * lane + 256 * u);
+    wait_for_previous();
+    float sum[2] = {};
+#pragma unroll
+    for (int u = 0; u < AHEAD; u++)
+        if (8 * lane + 256 * u < p.k) {
+            const vec8 x = load8(p.x + 8 * lane + 256 * u);
+            sum[0] += dot8(ahead[u][0], x);
+            sum[1] += dot8(ahead[u][1], x);
+        }
+#pragma unroll 4
+    for (int64_t c = 8 * lane + 256 * AHEAD; c < p.k; c += 256) {
+        const vec8 x = load8(p.x + c);
+        sum[0] += dot8(load8_stream(w[0] + c), x);
+        sum[1] += dot8(load8_stream(w[1] + c), x);
+    }
+    const uint16_t gate = f32_to_bf16(warp_sum(sum[0])), up = f32_to_bf16(warp_sum(sum[1]));
+    if (lane)
+        return;
+    p.y_gate[row] = gate;
+    p.y_up[row] = up;
+    p.h[row] = f32_to_bf16(silu_fast(bf16_to_f32(gate)) * bf16_to_f32(up));
+}
+
+cudaError_t mx_cuda_gemv_swiglu(const mx_gemv_swiglu *p, cudaStream_t stream)
+{
+    if (p->k % 8)
+        return cudaErrorInvalidValue;
+    return launch_pdl(gemv_swiglu_kernel, (unsigned)((p->n + 7) / 8), 256, 0, stream, *p);
 }
 
 /* 2 to 8 vectors: the tensor cores. A block takes 16 rows of W, its warps slices of K. A lane loads

@@ -152,14 +152,11 @@ static cudaError_t plain_gemv(const mx_cuda_dequant &d, const uint16_t *x, int64
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t mx_cuda_dequant_gemv(const mx_cuda_dequant *one, int n, const void *x,
-                                            int64_t m, cudaStream_t stream)
+static cudaError_t stream_gemv(const mx_cuda_dequant *one, int n, const void *x, int64_t m,
+                               void *h, cudaStream_t stream)
 {
     const uint16_t *from = (const uint16_t *)x;
-    if (n < 1 || n > MX_CUDA_DEQUANT_MOST)
-        return cudaErrorInvalidValue;
-    if (n == 1 && !mx_cuda_dequant_stream_can(&one->w))
-        return plain_gemv(*one, from, m, stream);
+    uint16_t *to = (uint16_t *)h;
     cudaError_t e = cudaSuccess;
     for (int64_t at = 0; at < m && e == cudaSuccess; at += MX_DEQUANT_STREAM_VECTORS) {
         mx_cuda_dequant some[MX_CUDA_DEQUANT_MOST];
@@ -168,9 +165,28 @@ extern "C" cudaError_t mx_cuda_dequant_gemv(const mx_cuda_dequant *one, int n, c
         int64_t left = m - at;
         e = mx_cuda_dequant_stream(
             some, n, from + at * one->w.k,
-            (int)(left < MX_DEQUANT_STREAM_VECTORS ? left : MX_DEQUANT_STREAM_VECTORS), stream);
+            (int)(left < MX_DEQUANT_STREAM_VECTORS ? left : MX_DEQUANT_STREAM_VECTORS),
+            to ? to + at * one->w.n : NULL, stream);
     }
     return e;
+}
+
+extern "C" cudaError_t mx_cuda_dequant_gemv(const mx_cuda_dequant *one, int n, const void *x,
+                                            int64_t m, cudaStream_t stream)
+{
+    if (n < 1 || n > MX_CUDA_DEQUANT_MOST)
+        return cudaErrorInvalidValue;
+    if (n == 1 && !mx_cuda_dequant_stream_can(&one->w))
+        return plain_gemv(*one, (const uint16_t *)x, m, stream);
+    return stream_gemv(one, n, x, m, NULL, stream);
+}
+
+extern "C" cudaError_t mx_cuda_dequant_swiglu(const mx_cuda_dequant pair[2], const void *x,
+                                              int64_t m, void *h, cudaStream_t stream)
+{
+    if (pair[0].w.n != pair[1].w.n || pair[0].y_f32 || pair[1].y_f32)
+        return cudaErrorInvalidValue;
+    return stream_gemv(pair, 2, x, m, h, stream);
 }
 
 /* --- rows as bf16 --- */

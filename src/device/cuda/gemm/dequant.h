@@ -36,6 +36,9 @@ bool mx_cuda_dequant_is_one_launch(const mx_cuda_codes *a, const mx_cuda_codes *
  * depend neither on m nor on the matmuls beside it. n > 1: each goes with the first. */
 cudaError_t mx_cuda_dequant_gemv(const mx_cuda_dequant *one, int n, const void *x, int64_t m,
                                  cudaStream_t stream);
+/* Two of the same n that can be one launch, to bf16, and h (m, n) = silu(y_0) y_1. */
+cudaError_t mx_cuda_dequant_swiglu(const mx_cuda_dequant pair[2], const void *x, int64_t m,
+                                   void *h, cudaStream_t stream);
 /* Rows [from, from + rows) of w as bf16 (rows, k). */
 cudaError_t mx_cuda_dequant_rows(void *to, const mx_cuda_codes *w, int64_t from, int64_t rows,
                                  cudaStream_t stream);

@@ -18,6 +18,7 @@
 #include "device/cuda/attention/flash.cuh"
 #include "device/cuda/core/pdl.cuh"
 #include "device/cuda/gemm/dequant_stream.cuh"
+#include "device/cuda/gemm/silu.cuh"
 
 #include <cuda_fp8.h>
 
@@ -37,6 +38,7 @@ struct stream_call {
     const uint16_t *x;
     unsigned k, vectors, steps, tiles; /* 16-byte vectors of a row; steps of four of them */
     unsigned groups, group_shift;      /* of int4: scales of a row; steps under one, log2 */
+    uint16_t *h; /* silu(y_0) y_1: a tile is 8 rows of weight 0 and the same of 1; NULL: none */
 };
 
 /* Numbers in a lane's 16 bytes. */
@@ -96,6 +98,10 @@ template <mx_cuda_codes_kind KIND, bool STAGED> struct tile_rows {
     __device__ __forceinline__ const stream_part &find(unsigned t, unsigned i, unsigned *row) const
     {
         int k = 0;
+        if (p.h) {
+            *row = t * (ROWS / 2) + i % (ROWS / 2);
+            return p.one[i / (ROWS / 2)];
+        }
         while (k + 1 < p.parts && t >= p.one[k + 1].first)
             k++;
         *row = (t - p.one[k].first) * ROWS + i;
@@ -191,14 +197,24 @@ __device__ __forceinline__ void finish(const tile_rows<KIND, STAGED> &t, unsigne
     const int i = threadIdx.x % ROWS, m = threadIdx.x / ROWS;
     unsigned row;
     const stream_part &o = t.find(tile, i, &row);
-    if (m >= t.p.m || row >= o.n)
+    if (m / (32 / ROWS) * (32 / ROWS) >= t.p.m) /* whole warps: see below */
         return;
+    const bool ours = m < t.p.m && row < o.n;
     float y = 0;
 #pragma unroll
     for (int j = 0; j < WARPS; j++)
         y += part[j][i][m];
     if (KIND != MX_CUDA_CODES_INT4)
         y *= row_scale;
+    if (t.p.h) { /* the other factor is in the lane eight further */
+        const float other = __shfl_xor_sync(~0u, y, ROWS / 2);
+        if (ours && i < ROWS / 2)
+            t.p.h[(size_t)m * o.n + row] =
+                f32_to_bf16(silu_fast(bf16_to_f32(f32_to_bf16(y))) *
+                            bf16_to_f32(f32_to_bf16(other)));
+    }
+    if (!ours)
+        return;
     if (o.f32)
         ((float *)o.y)[(size_t)m * o.n + row] = y;
     else
@@ -324,7 +340,7 @@ static cudaError_t choose(const stream_call &p, unsigned sms, cudaStream_t strea
 }
 
 cudaError_t mx_cuda_dequant_stream(const mx_cuda_dequant *one, int n, const void *x, int m,
-                                   cudaStream_t stream)
+                                   void *h, cudaStream_t stream)
 {
     stream_call p = {};
     int device = 0, sms = 0;
@@ -337,6 +353,9 @@ cudaError_t mx_cuda_dequant_stream(const mx_cuda_dequant *one, int n, const void
                     one[i].y_f32};
         p.tiles += (unsigned)((one[i].w.n + ROWS - 1) / ROWS);
     }
+    p.h = (uint16_t *)h;
+    if (h) /* eight rows of both */
+        p.tiles = (unsigned)((2 * one->w.n + ROWS - 1) / ROWS);
     cudaError_t e = cudaGetDevice(&device);
     if (e == cudaSuccess)
         e = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);

@@ -8,8 +8,9 @@ enum { MX_DEQUANT_STREAM_VECTORS = 8 };
 
 /* Scales of whole rows, or of int4 for 128, 256, 512 ... numbers. */
 bool mx_cuda_dequant_stream_can(const mx_cuda_codes *w);
-/* n weights that mx_cuda_dequant_is_one_launch says of, m vectors. */
+/* n weights that mx_cuda_dequant_is_one_launch says of, m vectors. h: of
+ * mx_cuda_dequant_swiglu, or NULL. */
 cudaError_t mx_cuda_dequant_stream(const mx_cuda_dequant *one, int n, const void *x, int m,
-                                   cudaStream_t stream);
+                                   void *h, cudaStream_t stream);
 
 #endif

@@ -4,7 +4,7 @@
  * they are and turned into GELUs. What that saves is memory: u is not read again. The bias of a
  * tile goes through shared memory, since a thread's columns are spread over all of it.
  *
- * Tried and no faster: both stored by TMA, from shared memory, with no exchange between lanes.
+ * Both are stored by the lanes that have them, not by TMA: docs/log/gpu-kernels.md.
  */
 #include "device/cuda/gemm/gemm_gelu.h"
 #include "device/cuda/gemm/hopper_gemm.cuh"

@@ -30,7 +30,7 @@ template <int STREAMS> struct stream_maps {
 };
 
 /* What an Epilogue has beside: args, ready<C> (which begins with arrived<C>), part_of<C> (which
- * ends with done<C>), look(p, place, tile, c), and an aid that calls serve<Epilogue>. */
+ * ends with done<C>), look(p, place, tile, c), and a `help` that calls serve<Epilogue>. */
 template <int STREAMS, int PLACES> struct stream_epilogue : gemm_epilogue {
     typedef stream_maps<STREAMS> maps;
     enum { PLACE = STREAMS * BOX, SMEM_BYTES = GROUPS * PLACES * (PLACE + 16), HELPERS = GROUPS };

@@ -2,7 +2,7 @@
  * which takes several weights at once; many by the library, from bands of the weight's rows as
  * bf16. */
 #include "device/cuda/core/context.h"
-#include "device/cuda/gemm/dequant.h"
+#include "device/cuda/gemm/op_dequant.h"
 #include "ops/gpu_work.h"
 #include "ops/inputs.h"
 
@@ -14,7 +14,7 @@ typedef struct {
     mx_gemm_plan *plan[2]; /* of a band, and of the last one if that is smaller */
 } dequant;
 
-static mx_cuda_codes codes_of(const mx_exec_step *s)
+mx_cuda_codes mx_cuda_codes_of(const mx_exec_step *s)
 {
     const mx_tensor *in = s->call.in;
     mx_dtype d = in[DEQUANT_CODES].type.dtype;
@@ -51,7 +51,7 @@ static mx_status plan(mx_cuda *c, const mx_exec_step *s, dequant *d)
 
 static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
 {
-    mx_cuda_codes w = codes_of(s);
+    mx_cuda_codes w = mx_cuda_codes_of(s);
     int64_t each = w.kind == MX_CUDA_CODES_INT4 ? 32 : 16;
     MX_CUDA_NEEDS(s->call.in[DEQUANT_X].type.dtype == MX_BF16 && w.n > 0 && w.k > 0,
                   "dequantizing for this dtype");
@@ -72,10 +72,10 @@ static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t
 static int together(const mx_exec_step *s, void *const *state, int n)
 {
     const dequant *first = state[0];
-    mx_cuda_codes w = codes_of(s);
+    mx_cuda_codes w = mx_cuda_codes_of(s);
     int i = 1;
     for (; first->m <= MX_CUDA_DEQUANT_MAX_M && i < n && i < MX_CUDA_DEQUANT_MOST; i++) {
-        mx_cuda_codes other = codes_of(&s[i]);
+        mx_cuda_codes other = mx_cuda_codes_of(&s[i]);
         if (((const dequant *)state[i])->m != first->m ||
             s[i].call.in[DEQUANT_X].data != s->call.in[DEQUANT_X].data ||
             !mx_cuda_dequant_is_one_launch(&w, &other))
@@ -90,7 +90,7 @@ static mx_status launch_many(mx_cuda *c, const mx_exec_step *s, int n)
     const mx_tensor *x = &s->call.in[DEQUANT_X];
     for (int i = 0; i < n; i++) {
         const mx_tensor *y = &s[i].call.out[0];
-        one[i] = (mx_cuda_dequant){codes_of(&s[i]), y->data, mx_is_f32(y)};
+        one[i] = (mx_cuda_dequant){mx_cuda_codes_of(&s[i]), y->data, mx_is_f32(y)};
     }
     return mx_cuda_check(mx_cuda_dequant_gemv(one, n, x->data,
                                               mx_type_count(&x->type) / one->w.k, c->stream),
@@ -100,7 +100,7 @@ static mx_status launch_many(mx_cuda *c, const mx_exec_step *s, int n)
 static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     const dequant *d = state;
-    mx_cuda_codes w = codes_of(s);
+    mx_cuda_codes w = mx_cuda_codes_of(s);
     const mx_tensor *y = &s->call.out[0];
     const void *x = s->call.in[DEQUANT_X].data;
     if (d->m <= MX_CUDA_DEQUANT_MAX_M)

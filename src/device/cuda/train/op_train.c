@@ -22,7 +22,7 @@ static int all(const mx_exec_step *s, void *const *state, int n)
     return n;
 }
 
-/* Of sgd and accumulate: what is updated comes first, the gradient second. */
+/* Of accumulate: what is updated comes first, the gradient second. */
 static mx_status prepare_update(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
 {
     (void)c, (void)state, (void)work;
@@ -103,18 +103,21 @@ static mx_status prepare_sgd(mx_cuda *c, const mx_exec_step *s, void **state, si
 {
     MX_CUDA_NEEDS(!s->call.in[SGD_COPY].data || s->call.in[SGD_COPY].type.dtype == MX_BF16,
                   "a copy of this dtype");
-    return prepare_update(c, s, state, work);
+    (void)c, (void)state, (void)work;
+    MX_CUDA_NEEDS(mx_is_float(&s->call.in[SGD_W]) && mx_is_float(&s->call.in[SGD_G]),
+                  "an update of this dtype");
+    return MX_OK;
 }
 
 static mx_status sgd(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     (void)state;
     const mx_tensor *in = s->call.in;
-    return mx_cuda_check(mx_cuda_sgd_one(in[SGD_W].data, in[SGD_G].data, mx_is_f32(&in[SGD_G]),
-                                         in[SGD_COPY].data, in[SGD_HYPER].data,
-                                         (float)mx_attr_f64(s, "weight_decay"),
-                                         mx_type_count(&in[SGD_W].type), c->stream),
-                         "sgd");
+    mx_cuda_sgd of = {.w = in[SGD_W].data, .g = in[SGD_G].data, .w_f32 = mx_is_f32(&in[SGD_W]),
+                      .g_f32 = mx_is_f32(&in[SGD_G]), .copy = in[SGD_COPY].data,
+                      .hyper = in[SGD_HYPER].data, .decay = (float)mx_attr_f64(s, "weight_decay"),
+                      .n = mx_type_count(&in[SGD_W].type)};
+    return mx_cuda_check(mx_cuda_sgd_one(&of, c->stream), "sgd");
 }
 
 static mx_status accumulate(mx_cuda *c, const mx_exec_step *s, void *state)

@@ -73,7 +73,7 @@ static mx_status prepare_any(mx_cuda *c, const mx_exec_step *s, void **state, si
                   "cross-entropy of these dtypes");
     slice *x = mx_realloc(NULL, sizeof *x);
     *x = (slice){.shape = mx_gpu_slice_of(tx->dim[0], tx->dim[1],
-                                          mx_xent_words_here(a, tw->dim[0])),
+                                          mx_xent_vocab_here(a, tw->dim[0])),
                  .scale = (float)a->scale};
     x->shape.f32 = tx->dtype == MX_F32;
     x->shape.grad = grad;

@@ -19,29 +19,39 @@ static unsigned blocks_for(int64_t n, int64_t per_block)
 
 /* --- updates --- */
 
-template <typename G>
-__global__ void sgd_kernel(float *w, const G *g, uint16_t *copy, const float *hyper, float decay,
+template <typename W, typename G>
+__global__ void sgd_kernel(W *w, const G *g, uint16_t *copy, const float *hyper, float decay,
                            int64_t n)
 {
     if (!isfinite(hyper[1]))
         return;
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
          i += (int64_t)gridDim.x * THREADS) {
-        float x = w[i] - hyper[0] * (hyper[1] * as_float(g[i]) + decay * w[i]);
-        w[i] = x;
+        float old = as_float(w[i]), x = old - hyper[0] * (hyper[1] * as_float(g[i]) + decay * old);
+        put(&w[i], x);
         if (copy)
             copy[i] = f32_to_bf16(x);
     }
 }
 
-cudaError_t mx_cuda_sgd_one(float *w, const void *g, bool g_f32, uint16_t *copy, const float *hyper,
-                            float decay, int64_t n, cudaStream_t stream)
+template <typename W>
+static void sgd_of(W *w, const mx_cuda_sgd *s, cudaStream_t stream)
 {
-    unsigned blocks = blocks_for(n, 4 * THREADS);
-    if (g_f32)
-        sgd_kernel<<<blocks, THREADS, 0, stream>>>(w, (const float *)g, copy, hyper, decay, n);
+    unsigned blocks = blocks_for(s->n, 4 * THREADS);
+    if (s->g_f32)
+        sgd_kernel<<<blocks, THREADS, 0, stream>>>(w, (const float *)s->g, s->copy, s->hyper,
+                                                   s->decay, s->n);
     else
-        sgd_kernel<<<blocks, THREADS, 0, stream>>>(w, (const uint16_t *)g, copy, hyper, decay, n);
+        sgd_kernel<<<blocks, THREADS, 0, stream>>>(w, (const uint16_t *)s->g, s->copy, s->hyper,
+                                                   s->decay, s->n);
+}
+
+cudaError_t mx_cuda_sgd_one(const mx_cuda_sgd *s, cudaStream_t stream)
+{
+    if (s->w_f32)
+        sgd_of((float *)s->w, s, stream);
+    else
+        sgd_of((uint16_t *)s->w, s, stream);
     return cudaGetLastError();
 }
 

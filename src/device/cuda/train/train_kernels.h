@@ -31,8 +31,16 @@ typedef struct {
 size_t mx_cuda_adamw_bytes(int64_t n); /* scratch, for one weight of n elements */
 cudaError_t mx_cuda_adamw_many(const mx_adamw_one *a, int n, const mx_adamw_rule *rule,
                                double *partial, cudaStream_t stream);
-cudaError_t mx_cuda_sgd_one(float *w, const void *g, bool g_f32, uint16_t *copy, const float *hyper,
-                            float decay, int64_t n, cudaStream_t stream);
+typedef struct {
+    void *w;       /* float32, or bfloat16, which is rounded to nearest */
+    const void *g; /* the same */
+    bool w_f32, g_f32;
+    uint16_t *copy;     /* NULL: none */
+    const float *hyper; /* lr, clip scale, -, - */
+    float decay;
+    int64_t n;
+} mx_cuda_sgd;
+cudaError_t mx_cuda_sgd_one(const mx_cuda_sgd *s, cudaStream_t stream);
 /* sum = x, or += x when *first is 0. */
 cudaError_t mx_cuda_accumulate(float *sum, const void *x, bool x_f32, const float *first, int64_t n,
                                cudaStream_t stream);

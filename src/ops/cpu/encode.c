@@ -1,0 +1,109 @@
+/* encode.c - see encode.h. */
+#include "ops/cpu/encode.h"
+
+#include "base/fp8.h"
+#include "base/simd.h"
+#include <math.h>
+
+static float round_up(float s)
+{
+    uint32_t u = mx_bits_of_float(s);
+    return mx_float_of_bits((u + 0xffff) & 0xffff0000u);
+}
+
+static MX_CLONES float most_of(const float *x, int64_t n)
+{
+    float most = 0;
+    for (int64_t i = 0; i < n; i++)
+        most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
+    return most;
+}
+
+static float within(float q, float low, float high)
+{
+    return q < low ? low : q > high ? high : q;
+}
+
+uint8_t mx_code_of(mx_code_kind kind, float x)
+{
+    if (kind == MX_CODE_E4M3)
+        return mx_e4m3_of_float(x);
+    if (kind == MX_CODE_INT8)
+        return (uint8_t)(int8_t)within(rintf(x), -127, 127);
+    return (uint8_t)((int)within(rintf(x), -8, 7) + 8);
+}
+
+float mx_code_value(mx_code_kind kind, uint8_t code)
+{
+    return kind == MX_CODE_E4M3   ? mx_float_of_e4m3(code)
+           : kind == MX_CODE_INT8 ? (float)(int8_t)code
+                                  : (float)(code - 8);
+}
+
+static MX_CLONES float squared_error(const float *x, int64_t n, float s)
+{
+    float error = 0, factor = 1 / s;
+    for (int64_t i = 0; i < n; i++) {
+        float q = rintf(x[i] * factor);
+        q = q < -8 ? -8 : q > 7 ? 7 : q;
+        error += (x[i] - q * s) * (x[i] - q * s);
+    }
+    return error;
+}
+
+static float scale4(const float *x, int64_t n, float amax)
+{
+    float best = 1, least = INFINITY;
+    for (int i = 0; i < 12; i++) {
+        float s = round_up(amax * (1 - 0.03f * (float)i) / 7.5f);
+        float error = squared_error(x, n, s);
+        if (error < least) {
+            least = error;
+            best = s;
+        }
+    }
+    return best;
+}
+
+float mx_code_scale(mx_code_kind kind, const float *x, int64_t n)
+{
+    float amax = most_of(x, n);
+    if (amax == 0)
+        return 1;
+    return kind == MX_CODE_INT4 ? scale4(x, n, amax)
+                                : round_up(amax / (kind == MX_CODE_E4M3 ? MX_E4M3_MAX : 127));
+}
+
+static MX_CLONES void fp8_codes(const float *x, int64_t n, float s, uint8_t *q)
+{
+    for (int64_t i = 0; i < n; i++)
+        q[i] = mx_e4m3_of_float(x[i] / s);
+}
+
+static MX_CLONES void int8_codes(const float *x, int64_t n, float s, uint8_t *q)
+{
+    for (int64_t i = 0; i < n; i++)
+        q[i] = (uint8_t)(int8_t)rintf(x[i] / s);
+}
+
+float mx_encode(mx_code_kind kind, const float *x, int64_t n, uint8_t *q)
+{
+    float s = mx_code_scale(kind, x, n);
+    if (kind == MX_CODE_E4M3)
+        fp8_codes(x, n, s, q);
+    else if (kind == MX_CODE_INT8)
+        int8_codes(x, n, s, q);
+    else
+        for (int64_t i = 0; i < n; i++)
+            q[i] = mx_code_of(kind, x[i] / s);
+    return s;
+}
+
+float mx_encode4(const float *x, int64_t n, uint8_t *q)
+{
+    float s = mx_code_scale(MX_CODE_INT4, x, n);
+    for (int64_t k = 0; k < n; k += 2)
+        q[k / 2] = (uint8_t)(mx_code_of(MX_CODE_INT4, x[k] / s) |
+                             mx_code_of(MX_CODE_INT4, x[k + 1] / s) << 4);
+    return s;
+}
