@@ -56,9 +56,10 @@ void mx_engine_batch_close(mx_engine_batch *b); /* NULL is a no-op */
  * (-1: it is token[i]), whether the batch that drew it is over or not. table (sequences, columns):
  * the page of each `page` positions; who changes it counts up table_changes. Where the device
  * draws, sampling (n_last, 4) says how (ops/sample_token.c), and logits are there for those of
- * which wants_logits is set. With images: has_images where there are such tokens, which are -1;
- * image (n, image_width) is what they get, 0 for the others, and until[i] the last position that
- * token i sees, its own for the others. Where tokens have places, place[i] are those of token i.
+ * which wants_logits is set.
+ * With images: has_images where there are such tokens, which are -1; image (n, image_width) is what
+ * they get, 0 for the others, and until[i] the last position that token i sees, its own for the
+ * others. Where tokens have places, place[i] are those of token i.
  * Of an MTP layer: before (n, width), the hidden states that tokens follow. */
 typedef struct {
     int64_t n, n_last;
