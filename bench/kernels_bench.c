@@ -3,7 +3,8 @@
  *     kernels_bench [gemm|gemv|attention|xent|grouped|delta]      everything when no name is given
  *
  * First a loop of independent fused multiply-adds (f32) and bf16 dot products, in AMX's tiles where
- * there are such, gives the peak, and a copy gives the bandwidth; MX_SIMD=bf16 shows a lower level; then every kernel is printed in GFLOP/s or GB/s and as a share of that.
+ * there are such, gives the peak, and a copy gives the bandwidth; then every kernel is printed in
+ * GFLOP/s or GB/s and as a share of that. MX_SIMD=bf16 shows a lower level.
  * Best of several repetitions: other programs can only make a figure worse.
  */
 #include "base/arena.h"
@@ -122,7 +123,8 @@ static peaks measure_peaks(void)
     mx_free(a);
     mx_free(b);
     printf("%s, %d threads: peak f32 %.0f, bf16 %.0f GFLOP/s; copy %.1f GB/s\n",
-           mx_simd_name(mx_simd_level()), omp_get_max_threads(), p.f32 / 1e9, p.bf16 / 1e9, p.bytes / 1e9);
+           mx_simd_name(mx_simd_level()), omp_get_max_threads(), p.f32 / 1e9, p.bf16 / 1e9,
+           p.bytes / 1e9);
     return p;
 }
 

@@ -75,10 +75,10 @@ typedef short mx_v32bf16 __attribute__((vector_size(64)));
 #endif
 
 /* AMX: eight tiles of 16 rows of 64 bytes, here by their numbers. A thread sets their shape before
- * it uses them and gives them up afterwards; `shape` is 64 bytes, see mx_tile_shape. A tile of
- * pairs of bf16 (a, 16 rows of k) times one (b, [pair of k][16 columns]) adds to 16 x 16 floats.
- * The order of such a sum: even elements of k by one chain of fused multiply-adds from 0, odd ones
- * by another, the two added, and that added to the float. Subnormal numbers count as 0. */
+ * it uses them and gives them up afterwards (mx_tile_shape). A tile of pairs of bf16 (a, 16 rows of
+ * k) times one (b, [pair of k][16 columns]) adds to 16 x 16 floats. The order of such a sum: even
+ * elements of k by one chain of fused multiply-adds from 0, odd ones by another, the two added, and
+ * that added to the float. Numbers too small to be normal count as 0. */
 typedef struct {
     uint8_t palette, start_row, reserved[14];
     uint16_t row_bytes[16];

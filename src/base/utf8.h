@@ -1,5 +1,5 @@
-/* utf8.h - reading and checking UTF-8 (RFC 3629: no surrogates, no overlong forms, at most
- * U+10FFFF). */
+/* utf8.h - reading, checking and printing UTF-8 (RFC 3629: no surrogates, no overlong forms, at
+ * most U+10FFFF). */
 #ifndef MX_BASE_UTF8_H
 #define MX_BASE_UTF8_H
 
@@ -37,5 +37,12 @@ static inline int mx_utf8_next(const uint8_t *p, uint32_t *cp)
           (uint32_t)(p[2] & 0x3F) << 6 | (p[3] & 0x3F);
     return 4;
 }
+
+/* Text of somebody else, made fit for a terminal and for a log of lines. Copies text[0..n), or up
+ * to its first NUL, into `out`, which is terminated and returned; what does not fit is cut at a
+ * character. Newlines and tabs become \n and \t; other control characters, bytes that are not
+ * UTF-8, and characters that change the direction of text or have no width become \xNN. What has
+ * been made printable once stays as it is. cap > 0. */
+char *mx_printable(char *out, size_t cap, const char *text, size_t n);
 
 #endif

@@ -33,8 +33,8 @@ typedef struct mx_device_traits {
      * what ops say of their CPU kernels. */
     size_t (*work_bytes)(const mx_node *n, size_t most);
     size_t gemm_work_bytes; /* beside that, of a library's GEMMs */
-    /* For so many nodes behind the last one that reads a small value nothing else lies in its place:
-     * the device may run neighbours as one, whose blocks are not all as far. */
+    /* For so many nodes behind the last one that reads a small value nothing else lies in its
+     * place: the device may run neighbours as one, whose blocks are not all as far. */
     int linger;
     size_t align; /* values begin at multiples of so many bytes; 0: 64 */
     int pad_rows; /* a variable of two dims has room, zeroed, for rows up to a multiple; 0: none */

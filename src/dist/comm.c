@@ -2,7 +2,7 @@
 #include "dist/comm.h"
 
 #include "base/arena.h"
-#include "base/printable.h"
+#include "base/utf8.h"
 #include "dist/mpi.h"
 #include "dist/tcp.h"
 #include <stdio.h>

@@ -118,7 +118,7 @@ mx_status mx_comm_max(mx_comm *c, int64_t *v, int n) MX_MUST_USE;
  * and no others. */
 mx_status mx_comm_agree(mx_comm *c, mx_status mine) MX_MUST_USE;
 /* Rank 0's path for all, NULL included; the others' is in the arena. Paths that are too long, or
- * would not be printed as they are (printable.h), are refused on all ranks. */
+ * would not be printed as they are (utf8.h), are refused on all ranks. */
 mx_status mx_comm_share_path(mx_comm *c, mx_arena *a, const char **path) MX_MUST_USE;
 /* A second communicator of the same ranks, for another thread. */
 mx_status mx_comm_split_off(mx_comm *c, mx_comm **out) MX_MUST_USE;

@@ -2,7 +2,7 @@
 #include "dist/coord_impl.h"
 
 #include "base/clock.h"
-#include "base/printable.h"
+#include "base/utf8.h"
 #include <stdio.h>
 
 mx_status mx_coord_channel_open(mx_coord *c, int *channel, uint32_t *opened)

@@ -16,7 +16,7 @@
 #include "dist/tcp_impl.h"
 
 #include "base/clock.h"
-#include "base/printable.h"
+#include "base/utf8.h"
 #include "dist/socket.h"
 #include <errno.h>
 #include <poll.h>

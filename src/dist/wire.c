@@ -1,7 +1,7 @@
 /* wire.c - see wire.h. */
 #include "dist/wire.h"
 
-#include "base/printable.h"
+#include "base/utf8.h"
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>

@@ -90,7 +90,7 @@ void mx_wire_end(mx_wire_frame *f, mx_wire_keys *keys);
 /* Reading a body from its start. What is missing reads as zeros and makes the frame bad. */
 void mx_wire_get(mx_wire_frame *f, void *p, size_t n);
 uint64_t mx_wire_get_int(mx_wire_frame *f, int bytes);
-void mx_wire_get_text(mx_wire_frame *f, char *out, size_t cap); /* printable (printable.h) */
+void mx_wire_get_text(mx_wire_frame *f, char *out, size_t cap); /* printable (utf8.h) */
 /* All of it was read, and there was no less. */
 bool mx_wire_is_read(const mx_wire_frame *f);
 

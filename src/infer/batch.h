@@ -53,9 +53,10 @@ void mx_engine_batch_close(mx_engine_batch *b); /* NULL is a no-op */
 /* One batch, filled by the caller: token i of `n` is token[i] at position[i] of sequence row[i],
  * kept in slot[i], with the adapter in adapter_slot[i] (-1: none); logits are wanted of tokens
  * last[0..n_last). Where the device draws, a token may be the last one drawn of sequence from[i]
- * (-1: it is token[i]), whether the batch that drew it is over or not. table (sequences, columns): the page of each `page` positions; who changes it
- * counts up table_changes. Where the device draws, sampling (n_last, 4) says how
- * (ops/sample_token.c), and logits are there for those of which wants_logits is set.
+ * (-1: it is token[i]), whether the batch that drew it is over or not. table (sequences, columns):
+ * the page of each `page` positions; who changes it counts up table_changes. Where the device
+ * draws, sampling (n_last, 4) says how (ops/sample_token.c), and logits are there for those of
+ * which wants_logits is set.
  * With images: has_images where there are such tokens, which are -1; image (n, image_width) is what
  * they get, 0 for the others, and until[i] the last position that token i sees, its own for the
  * others. Where tokens have places, place[i] are those of token i.

@@ -204,9 +204,9 @@ static mx_node *local(mx_graph *g, const mx_node *n, mx_node *const *in, mx_part
         return mx_apply(g, n->op, a, 3, in);
     int64_t vocab = n->in[W]->type.dim[0];
     int64_t first = mx_cut_from(p->mesh, p->rank, &p->in[W].dim[0], vocab);
+    bool keep = mx_mesh_degree(p->mesh, MX_AXIS_STAGE) == 1;
     mx_node *lse = mx_linear_xent_slice(g, in[X], in[W], in[LABELS],
-                                        (mx_xent_slice){a->scale, a->softcap, first, vocab,
-                                                        mx_mesh_degree(p->mesh, MX_AXIS_STAGE) == 1});
+                                        (mx_xent_slice){a->scale, a->softcap, first, vocab, keep});
     mx_collective_attr c = {.axes = axes, .size = mx_mesh_size(p->mesh, axes),
                             .index = mx_mesh_index(p->mesh, p->rank, axes)};
     mx_node *picked = mx_all_reduce(g, mx_output(g, lse, 1), c);

@@ -15,8 +15,8 @@ static double operand_bytes(mx_rate r)
     return bytes[r];
 }
 
-/* Share of the rate that is left by an inner dim k, and by columns that fill no tile: a grouped GEMM
- * has many small results, whose last tiles and epilogues nothing hides. */
+/* Share of the rate that is left by an inner dim k, and by columns that fill no tile: a grouped
+ * GEMM has many small results, whose last tiles and epilogues nothing hides. */
 static double inner_share(const mx_plan_chip *c, const mx_plan_gemm *g, double k)
 {
     if (g->groups == 1)

@@ -1,6 +1,5 @@
 /* printable_test.c - what others say reaches a terminal as text and nothing else. */
 #include "../test.h"
-#include "base/printable.h"
 #include "base/utf8.h"
 #include <string.h>
 

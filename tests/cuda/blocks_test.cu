@@ -100,7 +100,7 @@ int main(int argc, char **argv)
                  {"paged", test_paged},
                  {"quantized", [&] { test_quantized(&libs); }},
                  {"codes", test_codes},
-                 {"decode", test_decode}};
+                 {"decode", test_decode_chains}};
     bool any = false;
     for (auto &p : parts)
         if (part[0] == '-' || !strcmp(part, p.name))

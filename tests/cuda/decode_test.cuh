@@ -117,7 +117,7 @@ static void test_rope_cache(const rope_case &c)
     cudaFree(angle), cudaFree(slots);
 }
 
-static void test_decode()
+static void test_decode_chains()
 {
     for (int64_t k : {8, 264, 1024, 2048, 4096, 5000})
         for (int64_t n : {1, 8, 37, 512})

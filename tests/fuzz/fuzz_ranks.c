@@ -11,7 +11,7 @@
  * Whatever comes, text that reaches a message is printable and codes are those of failures.
  */
 #include "base/clock.h"
-#include "base/printable.h"
+#include "base/utf8.h"
 #include "dist/coord_impl.h"
 #include "dist/tcp_impl.h"
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* cpu_amx_test.c - GEMMs of bf16 in AMX's tiles (ops/cpu/gemm_amx.inc): the order of their sums,
- * the level below them, and what they must not read. Where there is no AMX the same holds for the level
- * that is there, but for the order. */
+ * the level below them, and what they must not read. Where there is no AMX the same holds for the
+ * level that is there, but for the order. */
 #include "../test.h"
 #include "numbers.h"
 

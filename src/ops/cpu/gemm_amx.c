@@ -1,5 +1,5 @@
-/* gemm_amx.c - the packed GEMM of gemm_kernel.inc for bf16 with AMX, where a thread sets the shape of
- * its tiles first. */
+/* gemm_amx.c - the packed GEMM of gemm_kernel.inc for bf16 with AMX, where a thread sets the shape
+ * of its tiles first. */
 #include "base/simd.h"
 #include "base/vmath.h"
 #include "ops/cpu/gemm_prefetch.h"

@@ -58,7 +58,7 @@ static bool find_rope(const mx_exec_step *s, rope *r)
 static bool writes(const mx_exec_step *s, const mx_exec_step *like)
 {
     const mx_tensor *in = s->call.in, *as = like->call.in;
-    return strcmp(s->op->name, "cache_write") == 0 && mx_chain_is_dense(&in[CACHE_OLD], MX_BF16) &&
+    return mx_chain_is_op(s->op, "cache_write") && mx_chain_is_dense(&in[CACHE_OLD], MX_BF16) &&
            mx_chain_is_dense(&in[CACHE_NEW], MX_BF16) && in[CACHE_OLD].type.ndim == 4 &&
            in[CACHE_SLOTS].data == as[CACHE_SLOTS].data &&
            mx_shape_equal(&in[CACHE_OLD].type, &as[CACHE_OLD].type) &&
@@ -89,7 +89,8 @@ static int match(const mx_exec_step *s, int n)
                 s[WRITE_K].call.in[CACHE_NEW].data == k.to->data &&
                 mx_type_count(&v->type) == mx_type_count(x) && cache->dim[2] == x->dim[2] &&
                 cache->dim[3] == d && d % 4 == 0 && tokens <= MOST_TOKENS;
-    const mx_tensor *read_q[] = {k.x, v, q.cos, q.sin, q.x}, *read_k[] = {q.x, v, q.cos, q.sin, k.x};
+    const mx_tensor *read_q[] = {k.x, v, q.cos, q.sin, q.x};
+    const mx_tensor *read_k[] = {q.x, v, q.cos, q.sin, k.x};
     return fits && is_free(q.to, read_q, 4 + (q.to->data != q.x->data)) &&
                    is_free(k.to, read_k, 4 + (k.to->data != k.x->data)) &&
                    mx_chain_apart(q.to, k.to)

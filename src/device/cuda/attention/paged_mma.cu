@@ -6,7 +6,8 @@
 extern "C" bool mx_cuda_paged_mma_is_possible(const mx_cuda_paged *p)
 {
     return p->bf16 && p->qk_dim == p->v_dim && (p->qk_dim == 64 || p->qk_dim == 128) &&
-           p->page % KEYS == 0 && !p->selected && !p->until && p->k_row % 8 == 0 && p->v_row % 8 == 0 &&
+           p->page % KEYS == 0 && !p->selected && !p->until && p->k_row % 8 == 0 &&
+           p->v_row % 8 == 0 &&
            p->queries <= MX_CUDA_PAGED_QUERIES;
 }
 

@@ -3,14 +3,19 @@
 
 #include <string.h>
 
+bool mx_chain_is_op(const mx_op *of, const char *op)
+{
+    return strcmp(op, of->name) == 0;
+}
+
 const mx_group *mx_chain_group(const mx_exec_step *s, const char *const *ops, int n)
 {
     const mx_group *g =
-        strcmp(s->op->name, "fused") == 0 ? ((const mx_fused_attr *)s->call.attr)->group : NULL;
+        mx_chain_is_op(s->op, "fused") ? ((const mx_fused_attr *)s->call.attr)->group : NULL;
     if (!g || g->n_steps != n)
         return NULL;
     for (int i = 0; i < n; i++)
-        if (strcmp(g->step[i].op->name, ops[i]) != 0)
+        if (!mx_chain_is_op(g->step[i].op, ops[i]))
             return NULL;
     return g;
 }

@@ -104,7 +104,7 @@ static void gather(mx_exec *e, program *p, const size_t *need)
         size_t sum = 0;
         for (n = 0; op && n < MOST && i + n < p->n && p->step[i + n].op == op; n++)
             state[n] = p->step[i + n].state;
-        int chained = getenv("MX_NO_CHAIN") ? 0 : find_chain(e, p, i);
+        int chained = find_chain(e, p, i);
         n = chained ? chained : op && op->together ? op->together(&e->step[i], state, n) : 1;
         p->step[i].together = n;
         for (int k = 0; k < n; k++)
@@ -151,14 +151,6 @@ mx_status mx_cuda_program_prepare(mx_device *d, mx_exec *e, void **state)
         mx_status_free(st);
     }
     gather(e, p, need);
-    if (getenv("MX_CHAINS")) {
-        int n = 0, launches = 0;
-        for (int i = 0; i < p->n; i += p->step[i].together > 1 ? p->step[i].together : 1) {
-            n += p->step[i].chain != NULL;
-            launches++;
-        }
-        fprintf(stderr, "chains: %d in %d steps, %d launches\n", n, p->n, launches);
-    }
     mx_free(need);
     return MX_OK;
 }

@@ -2,7 +2,7 @@
  *
  * Two forms. Flat (nothing looks along a row, only scalars are broadcast): each thread takes W
  * neighbouring elements. Rows: L lanes share a row of C elements, W neighbours each, U times; for C
- * up to 64 W a row is a warp's or part of one and a block holds several, beyond that a block is a row.
+ * up to 64 W a row has a warp or part of one and a block several rows, beyond that a block has one.
  * All values live in registers; a reduction goes through shuffles (and shared memory between
  * warps); a row map stages its operand in shared memory. With column sums a block takes every
  * grid-th row, adds up its own rows in registers and leaves them in `sums`, which a second kernel

@@ -10,8 +10,6 @@
 #include "ops/inputs.h"
 #include "ops/matmul.h"
 
-#include <string.h>
-
 enum { MX_INPUTS_DEQUANT_MATMUL };
 enum { LENGTH = 3, H = 2 }; /* two GEMMs, and the step that gives h */
 
@@ -43,7 +41,7 @@ static bool is_gemv(const mx_exec_step *s)
 {
     const mx_tensor *in = s->call.in;
     mx_matmul_gemm p = {0};
-    if (strcmp(s->op->name, "matmul") != 0 || s->call.n_in != 2 ||
+    if (!mx_chain_is_op(s->op, "matmul") || s->call.n_in != 2 ||
         !mx_chain_is_dense(&in[MX_MATMUL_B], MX_BF16) || !in[MX_MATMUL_B].fixed ||
         mx_matmul_gemms(s->call.attr, &in[MX_MATMUL_A].type, &in[MX_MATMUL_B].type,
                         &s->call.out[0].type, keep, &p))
@@ -53,7 +51,7 @@ static bool is_gemv(const mx_exec_step *s)
 
 static bool is_dequant(const mx_exec_step *s)
 {
-    return strcmp(s->op->name, "dequant_matmul") == 0;
+    return mx_chain_is_op(s->op, "dequant_matmul");
 }
 
 static bool are_codes(const mx_exec_step *s)
@@ -67,7 +65,7 @@ static bool are_codes(const mx_exec_step *s)
 
 static int match(const mx_exec_step *s, int n)
 {
-    if (n < LENGTH || (strcmp(s->op->name, "matmul") != 0 && !is_dequant(s)))
+    if (n < LENGTH || (!mx_chain_is_op(s->op, "matmul") && !is_dequant(s)))
         return 0;
     const mx_tensor *x = &s->call.in[0], *h = &s[H].call.out[0];
     for (int i = 0; i < LENGTH; i++)
