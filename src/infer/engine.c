@@ -93,14 +93,8 @@ static mx_status cache_room(const mx_engine *e, const mx_engine_batch_settings *
     return mx_fail(MX_USAGE,
                    "the model and a batch of %lld tokens leave nothing of "
                    "gpu_memory_utilization=%g of the GPU's %s for keys and values "
-<<<<<<< HEAD
-                   "(%s are missing); lower batch, prefill_chunk_size or max_model_len, use "
-                   "quantization=, or raise "
-                   "gpu_memory_utilization",
-=======
                    "(%s are missing); lower batch, prefill_chunk_size or max_model_len, "
                    "use quantization=, or raise gpu_memory_utilization",
->>>>>>> serve
                    (long long)o->step_tokens, share,
                    mx_format_bytes(b1, sizeof b1, t->chip.memory_bytes),
                    mx_format_bytes(b2, sizeof b2, (double)-*room));
