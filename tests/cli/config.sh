@@ -70,7 +70,7 @@ expect 0 '^maxc [0-9]' env MAXC_STEPS=12 $maxc version
 expect 2 '`dense_init_scale` (variance scale of initial weights) cannot be 0.1 yet' $maxc version dense_init_scale=0.1
 expect 2 'environment MAXC_ENABLE_WANDB' env MAXC_ENABLE_WANDB=true $maxc version
 expect 2 '`ici_autoregressive_parallelism` .* cannot be 2 yet' $maxc version ici_autoregressive_parallelism=2
-for usual in dense_init_scale=1.0 dense_init_scale=1 enable_wandb=False ici_autoregressive_parallelism=1 quantize_kvcache=false; do
+for usual in dense_init_scale=1.0 dense_init_scale=1 enable_wandb=False ici_autoregressive_parallelism=1; do
     expect 0 '^maxc [0-9]' $maxc version $usual
     expect 0 'llama' $maxc inspect tests/fixtures/models/llama3 $usual
 done

@@ -76,7 +76,7 @@ if command -v fish > /dev/null; then
     fish_says() { PATH="$(dirname "$maxc"):$PATH" fish --no-config -c "source '$f'; complete -C '$1'" 2>&1 | cut -f 1; }
     for pair in 'maxc tr|train' 'maxc train learning_r|learning_rate=' 'maxc train lr_schedule_type=c|lr_schedule_type=cosine' \
         'maxc train --lr_schedule_type=c|--lr_schedule_type=cosine' 'maxc train --learning_r|--learning_rate=' 'maxc train sm|small.yml'; do
-        fish_says "${pair%|*}" | grep -qxF "${pair#*|}" || say "fish does not complete \`${pair%|*}\` with ${pair#*|}"
+        fish_says "${pair%|*}" | grep -qxF -e "${pair#*|}" || say "fish does not complete \`${pair%|*}\` with ${pair#*|}"
     done
 fi
 
