@@ -178,6 +178,7 @@ out:
 }
 
 #define SEEN .seen_by = "tests/cli/quantize.sh"
+#define CALIBRATES .seen_by = "tests/cli/qat.sh"
 static const mx_key keys[] = {
     {"output", MX_KEY_STRING, 0, "", 0,
      "folder to write", 0, MX_KEY_PATH, 0,
@@ -193,26 +194,26 @@ static const mx_key keys[] = {
      "keep=*.mlp.* output=quantized quantization=int8", SEEN},
     {"calibration", MX_KEY_ENUM, 0, "absmax", "absmax|gptq|smoothquant",
      "how codes are chosen: by the weights alone, or by what they do to a text", 0, 0, 0,
-     "calibration=gptq calibration_text=text.txt output=quantized quantization=int4", SEEN},
+     "calibration=gptq calibration_text=text.txt output=quantized quantization=int4", CALIBRATES},
     {"calibration_text", MX_KEY_STRING, 0, "", 0,
      "text to calibrate with, like those that the model will read", 0, MX_KEY_PATH, 0,
-     "calibration_text=text.txt calibration=gptq output=quantized quantization=int4", SEEN},
+     "calibration_text=text.txt calibration=gptq output=quantized quantization=int4", CALIBRATES},
     {"calibration_tokens", MX_KEY_INT, 0, "65536", "512..",
      "as many of its tokens at most", 0, 0, 0,
      "calibration_tokens=512 calibration_text=text.txt calibration=gptq output=quantized "
-     "quantization=int4", SEEN},
+     "quantization=int4", CALIBRATES},
     {"calibration_memory", MX_KEY_INT, 0, "4096", "1..",
      "gptq: MiB for sums of inputs; with less, matrices are calibrated in more rounds", 0, 0, 0,
      "calibration_memory=1 calibration_text=text.txt calibration=gptq output=quantized "
-     "quantization=int4", SEEN},
+     "quantization=int4", CALIBRATES},
     {"act_order", MX_KEY_BOOL, 0, "true", 0,
      "gptq: columns with the largest inputs are rounded first", "desc_act", 0, 0,
      "act_order=false calibration_text=text.txt calibration=gptq output=quantized "
-     "quantization=int4", SEEN},
+     "quantization=int4", CALIBRATES},
     {"smoothing", MX_KEY_FLOAT, 0, "0.5", "0..1",
      "smoothquant: how much of the inputs' range goes over into weights", "smoothing_strength", 0,
      0, "smoothing=0.6 calibration_text=text.txt calibration=smoothquant output=quantized "
-     "quantization=int8", SEEN},
+     "quantization=int8", CALIBRATES},
     {"eval_text", MX_KEY_STRING, 0, "", 0,
      "text by which perplexity is measured before and after", 0, MX_KEY_PATH, 0,
      "eval_text=text.txt output=quantized quantization=int8", SEEN},

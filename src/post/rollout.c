@@ -62,7 +62,9 @@ static mx_decode_settings decode_settings(const mx_objective_run *o, const mx_gr
     most *= mx_rows_parts(o);
     /* Logits of a batch are a quarter of a gigabyte for every token: they stay on a GPU. */
     bool draws = !so->compile.device->host_memory && !so->compile.partition;
-    int64_t vocab = o->model->summary.vocab, known = mx_tokenizer_vocab_size(o->data->tokenizer);
+    int64_t vocab = o->model->summary.vocab;
+    /* a plan has no tokenizer */
+    int64_t known = o->data ? mx_tokenizer_vocab_size(o->data->tokenizer) : vocab;
     return (mx_decode_settings){.batch = rows < most ? rows : most,
                                 .draw_vocab = !draws ? 0 : known < vocab ? known : vocab,
                                 .max_length = so->shape.seq,

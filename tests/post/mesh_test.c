@@ -219,7 +219,7 @@ MX_TEST(what_does_not_run_on_a_mesh_says_so)
     static const struct {
         const char *verb, *settings, *words;
     } runs[] = {
-        {"sft", "mesh=stage=2", "does not run as a pipeline yet"},
+        {"dpo", "mesh=stage=2", "does not run as a pipeline yet"},
         {"grpo", "mesh=stage=2 reward=format reward_pattern=.", "does not run as a pipeline yet"},
         {"sft", "mesh=fsdp=2 lora.enable_lora=true lora.use_dora=true", "use_dora"},
         {"sft", "mesh=fsdp=2 lora.enable_lora=true lora.lora_weight_qtype=nf4",
