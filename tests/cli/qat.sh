@@ -45,8 +45,9 @@ done
 expect 0 'really used' train on 60 $from
 expect 0 'quantization: 14 matmuls of layers. weights, 0 left' train qat 60 $from quantization=int4
 trained=$(after qat trained)
+as_it_is=$(sed -n 's/perplexity *\([0-9.]*\) before.*/\1/p' "$tmp/said")
 less 'perplexity in 4 bits after QAT and without' "$trained" "$(after on nearest-on)"
-less 'of a QAT run, rounded and as it is' "$trained" "$(sed -n 's/perplexity *\([0-9.]*\) before.*/\1/p' "$tmp/said")"
+less 'of a QAT run, rounded and as it is' "$trained" "$as_it_is"
 # smoothing changes nothing but the range of activations: the matrices that a norm or another matrix feeds
 expect 0 'calibrated   12 weights by smoothquant' quantize wide smooth quantization=int8 quantize_activations=true \
     calibration=smoothquant calibration_text="$tmp/more" calibration_tokens=1024 smoothing=0.6
