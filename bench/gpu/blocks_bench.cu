@@ -289,8 +289,8 @@ static void bench_grouped(int64_t experts, int64_t rows, int64_t d, int64_t f, b
         start[e] = (int32_t)(uneven && e ? rows / 2 + rows / 2 * (e - 1) / (experts - 1)
                                          : rows * e / experts);
     int32_t *s = device_copy(start);
-    const char *kinds[] = {"NT", "NN", "TN"}, *ways[] = {"mma", "wgmma"};
-    for (int way = 1; way >= 0; way--)
+    const char *kinds[] = {"NT", "NN", "TN"}, *ways[] = {"mma", "wgmma", "hopper"};
+    for (int way = 2; way >= 0; way--)
         for (mx_grouped_kind kind : {MX_GROUPED_NT, MX_GROUPED_NN, MX_GROUPED_TN}) {
             mx_grouped_call g = {};
             char name[96];
@@ -303,8 +303,11 @@ static void bench_grouped(int64_t experts, int64_t rows, int64_t d, int64_t f, b
                      ways[way], (long long)experts, uneven ? " uneven" : "", (long long)rows,
                      (long long)d, (long long)f);
             double bytes = 2.0 * (rows * d + rows * f + experts * d * f);
-            line(name, time_ms([&] { CU(mx_cuda_grouped_tiled(&g, way, 0)); }), 2.0 * rows * d * f,
-                 bytes);
+            if (way == 2 && !mx_cuda_grouped_is_hopper(&g))
+                continue;
+            line(name, time_ms([&] {
+                     CU(way == 2 ? mx_cuda_grouped_hopper(&g, 0) : mx_cuda_grouped_tiled(&g, way, 0));
+                 }), 2.0 * rows * d * f, bytes);
         }
     cudaFree(x), cudaFree(y), cudaFree(w), cudaFree(out), cudaFree(s);
 }
@@ -314,6 +317,8 @@ static void bench_experts()
     bench_grouped(8, 16384, 4096, 14336, false);
     bench_grouped(8, 16384, 4096, 14336, true);
     bench_grouped(128, 131072, 2048, 768, false);
+    bench_grouped(64, 262144, 768, 288, false);
+    bench_grouped(64, 262144, 768, 288, true);
     bench_grouped(16, 32768, 768, 512, false);
     bench_grouped(128, 512, 2048, 768, false);
 }

@@ -6,7 +6,7 @@
  */
 #include "gpu.cuh"
 
-#include "../../src/device/cuda/attention/paged_single.cu"
+#include "device/cuda/attention/paged_single.cuh"
 
 enum { Q_HEADS = 32, K_HEADS = 8, DIM = 128, POOLS = 8, PAGE = 16 };
 

@@ -163,7 +163,7 @@ mx_status mx_device_compile_kernels(const mx_program *p, const char *arch, const
                                     int *n_kernels) MX_MUST_USE;
 /* Where compiled kernels and choices of algorithms (MX_CHOICES_FILE: a line each, by what is before
  * its tab) are kept; made when absent. */
-#define MX_CHOICES_FILE "products.txt"
+#define MX_CHOICES_FILE "gemm_algorithms.txt"
 void mx_device_cache_dir(char *path, size_t cap);
 
 /* --- programs --- */
@@ -227,6 +227,9 @@ typedef struct mx_process_group *(*mx_group_finder)(void *ctx, unsigned axes);
 void mx_session_set_groups(mx_session *s, mx_group_finder find, void *ctx);
 /* The same groups as another session's, for one that runs beside it. */
 void mx_session_share_groups(mx_session *s, const mx_session *other);
+/* Its weights are those of one stage: in a model's files are others, which it passes over. */
+void mx_session_set_stage(mx_session *s);
+bool mx_session_is_stage(const mx_session *s);
 
 mx_status mx_session_add(mx_session *s, const mx_program *p, mx_exec **out) MX_MUST_USE;
 /* The same with values in a slot, memory of the caller's. A program is added once for each of its

@@ -68,6 +68,16 @@ void mx_session_set_groups(mx_session *s, mx_group_finder find, void *ctx)
     s->group_ctx = ctx;
 }
 
+void mx_session_set_stage(mx_session *s)
+{
+    s->stage = true;
+}
+
+bool mx_session_is_stage(const mx_session *s)
+{
+    return s->stage;
+}
+
 void mx_session_share_groups(mx_session *s, const mx_session *other)
 {
     mx_session_set_groups(s, other->find_group, other->group_ctx);

@@ -16,6 +16,7 @@ struct mx_session {
     mx_device_buffer *block;   /* owns; the variables a program brought lie in one */
     int n_blocks, cap_blocks;
     mx_group_finder find_group; /* NULL: this rank is alone */
+    bool stage; /* it has the weights of one */
     void *group_ctx;
     struct { /* owns; what programs work in, one at a time */
         mx_device_buffer scratch, offloaded;

@@ -40,6 +40,13 @@ static vec grouped_ref(const mx_grouped_call &g, const std::vector<int> &s, cons
     return y;
 }
 
+static bool on_hopper()
+{
+    int major = 0;
+    CU(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
+    return major == 9;
+}
+
 template <class T>
 static void test_grouped_as(mx_grouped_call g, const std::vector<int32_t> &start, const char *what)
 {
@@ -51,15 +58,18 @@ static void test_grouped_as(mx_grouped_call g, const std::vector<int32_t> &start
     char *y = device_alloc<char>(ny * 4);
     g.a = a, g.b = b, g.y = y, g.start = s, g.in_f32 = sizeof(T) == 4;
     vec ref = grouped_ref(g, partition(start, (int)g.rows), host(a, na), host(b, nb));
-    for (int way = 0; way < 4; way++)
+    for (int way = 0; way < 5; way++)
         for (int out = 0; out < 2; out++) { /* bf16, float */
-            const char *ways[] = {"plain", "mma", "wgmma", "few"}, *kinds[] = {"NT", "NN", "TN"};
+            const char *ways[] = {"plain", "mma", "wgmma", "few", "hopper"};
+            const char *kinds[] = {"NT", "NN", "TN"};
             char name[128];
             g.out_f32 = out;
-            if ((g.in_f32 && !out) || (way && !mx_cuda_grouped_is_tiled(&g)) || (way == 3 && tn))
+            if ((g.in_f32 && !out) || (way && !mx_cuda_grouped_is_tiled(&g)) || (way >= 3 && tn) ||
+                (way == 4 && (out || g.k <= 64 || !on_hopper())))
                 continue;
             CU(cudaMemset(y, 0xff, ny * 4));
-            CU(way == 3 ? mx_cuda_grouped_few(&g, 0)
+            CU(way == 4   ? mx_cuda_grouped_hopper(&g, 0)
+               : way == 3 ? mx_cuda_grouped_few(&g, 0)
                : way    ? mx_cuda_grouped_tiled(&g, way == 2, 0)
                         : mx_cuda_grouped_plain(&g, 0));
             CU(cudaDeviceSynchronize());
@@ -98,6 +108,11 @@ static void test_grouped()
     mx_grouped_call g = {};
     g.kind = MX_GROUPED_NT, g.experts = 100, g.rows = 1100, g.n = 136, g.k = 64;
     test_grouped_as<uint16_t>(g, many, "a hundred experts");
+    /* more tiles than there are blocks, so that an epilogue goes on into another expert's tile */
+    for (mx_grouped_kind kind : {MX_GROUPED_NT, MX_GROUPED_NN}) {
+        g.kind = kind, g.experts = 6, g.rows = 9000, g.n = 1288, g.k = 136;
+        test_grouped_as<uint16_t>(g, {40, 2300, 2301, 2301, 5000, 8100, 8990}, "many tiles");
+    }
 }
 
 static void test_sort(int64_t m, int experts)

@@ -4,8 +4,8 @@
 
 #include "ir/type.h"
 
-/* FLOP/s of a loop of fused multiply-adds on all threads,
- * best of a few short tries (about 60 ms). */
+/* FLOP/s of a loop of fused multiply-adds on all threads, best of a few short tries (about 60
+ * ms). */
 double mx_cpu_peak_flops(int n_threads);
 /* The most that was ever seen on this kind of CPU with so many threads, `now` included: a machine
  * that is busy while it is measured looks slower than it is. Kept in the user's cache folder, in

@@ -47,18 +47,19 @@ $(CU_BUILD)/%.cu.o: $(CU_DIR)/%.cu
 	@echo "  NVCC $<"
 	@$(NVCC) $(NVCCFLAGS) $(CU_ARCH) -MMD -c $< -o $@
 # The blocks stand alone; the glue (device, ops) needs the program it is opened by.
-CU_GLUE := device.o program.o staging.o hosted.o op_% fused_source.o compile_check.o group.o peers.o alone.o comm_stream.o nccl.o nccl_group.o
+CU_GLUE := device.o program.o staging.o hosted.o op_% fused_source.o compile_check.o group.o peers.o kernel_time.o comm_stream.o nccl.o nccl_group.o
 CU_BLOCKS := $(foreach o,$(CU_OBJ),$(if $(filter $(CU_GLUE),$(notdir $o)),,$o))
 $(CU_BUILD)/cuda_ops_table.c: tools/scan $(CU_C) $(CU_CU)
 	@mkdir -p $(@D)
 	@tools/scan cuda_ops > $@
 $(CU_BUILD)/cuda_ops_table.o: $(CU_BUILD)/cuda_ops_table.c
 	@gcc $(CU_CFLAGS) -c $< -o $@
+# -Bsymbolic: the plug-in calls its own functions, whatever the program that opens it has of the same name.
 $(BUILD)/release/libmaxc_cuda.so: $(CU_OBJ) $(CU_BUILD)/cuda_ops_table.o
 	@mkdir -p $(@D)
 	@echo "  LD  $@"
 	@gcc -shared -o $@ $^ $(CUDA_HOME)/lib64/libcudart_static.a -lrt -lpthread -ldl -lstdc++ \
-	    -Wl,--exclude-libs,ALL
+	    -Wl,--exclude-libs,ALL,-Bsymbolic
 vpath %.cu tests/cuda bench/gpu
 $(BUILD)/gpu/%: %.cu $(wildcard tests/cuda/*.cuh) $(CU_BLOCKS) $(CU_BASE)
 	@mkdir -p $(@D)

@@ -5,6 +5,7 @@
  */
 #include "device/cuda/attention/rope_cache.h"
 #include "device/cuda/core/context.h"
+#include "ops.h"
 #include "ops/inputs.h"
 
 #include <string.h>
@@ -26,7 +27,7 @@ static int other_of(const mx_group_step *s, int one)
 
 static bool find_rope(const mx_exec_step *s, rope *r)
 {
-    static const char *const ops[] = {"rotate_half", "mul", "mul", "add"};
+    static const mx_op *const ops[] = {&mx_op_rotate_half, &mx_op_mul, &mx_op_mul, &mx_op_add};
     const mx_group *g = mx_chain_group(s, ops, 4);
     if (!g || g->n_ext != 3 || g->n_out != 1 || g->out[0] != 6)
         return false;
@@ -58,7 +59,7 @@ static bool find_rope(const mx_exec_step *s, rope *r)
 static bool writes(const mx_exec_step *s, const mx_exec_step *like)
 {
     const mx_tensor *in = s->call.in, *as = like->call.in;
-    return mx_chain_is_op(s->op, "cache_write") && mx_chain_is_dense(&in[CACHE_OLD], MX_BF16) &&
+    return s->op == &mx_op_cache_write && mx_chain_is_dense(&in[CACHE_OLD], MX_BF16) &&
            mx_chain_is_dense(&in[CACHE_NEW], MX_BF16) && in[CACHE_OLD].type.ndim == 4 &&
            in[CACHE_SLOTS].data == as[CACHE_SLOTS].data &&
            mx_shape_equal(&in[CACHE_OLD].type, &as[CACHE_OLD].type) &&

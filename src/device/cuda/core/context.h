@@ -11,7 +11,7 @@ enum { MX_CUDA_HOSTED = 8 };
 
 typedef struct mx_cuda_copy mx_cuda_copy;   /* op_offload.c */
 typedef struct mx_cuda_group mx_cuda_group; /* group.h */
-typedef struct mx_cuda_alone mx_cuda_alone; /* alone.c */
+typedef struct mx_cuda_alone mx_cuda_alone; /* kernel_time.c */
 typedef struct mx_nccl mx_nccl;             /* nccl.h */
 typedef struct mx_cuda_comm mx_cuda_comm;   /* comm_stream.h */
 

@@ -65,7 +65,7 @@ cudaError_t mx_cuda_clock(double *pinned, cudaStream_t stream);
 /* The stream does nothing for so long. */
 cudaError_t mx_cuda_stay_busy(int microseconds, cudaStream_t stream);
 
-/* --- decoding (decode.cu) --- */
+/* --- decoding (gemv.cu, decode_attention.cu) --- */
 /* y (M, N) = x (M, K) W (N, K)^T for M <= 8, at memory speed; y bf16 or (y32) f32. K % 8 == 0. */
 /* Several weights times the same vector x (K), in one launch. */
 typedef struct {

@@ -49,10 +49,8 @@ typedef struct {
 extern const mx_cuda_chain mx_cuda_chain_swiglu; /* gemm/op_chain_swiglu.c */
 extern const mx_cuda_chain mx_cuda_chain_rope;   /* attention/op_chain_rope.c */
 
-/* op_chain.c, for match. A chain names the ops of its steps, as an entry of the table does. */
-bool mx_chain_is_op(const mx_op *of, const char *op);
-/* A fused group of just these n ops, in this order; NULL: it is not. */
-const mx_group *mx_chain_group(const mx_exec_step *s, const char *const *ops, int n);
+/* op_chain.c, for match: a fused group of just these n ops, in this order; NULL: it is not. */
+const mx_group *mx_chain_group(const mx_exec_step *s, const mx_op *const *ops, int n);
 /* Dense, of this dtype. */
 bool mx_chain_is_dense(const mx_tensor *t, mx_dtype dtype);
 /* No byte of one is the other's. */

@@ -1,21 +1,16 @@
 /* op_chain.c - what chains of steps (op.h) ask of the steps they are made of. */
 #include "device/cuda/core/op.h"
 
-#include <string.h>
+#include "ops.h"
 
-bool mx_chain_is_op(const mx_op *of, const char *op)
-{
-    return strcmp(op, of->name) == 0;
-}
-
-const mx_group *mx_chain_group(const mx_exec_step *s, const char *const *ops, int n)
+const mx_group *mx_chain_group(const mx_exec_step *s, const mx_op *const *ops, int n)
 {
     const mx_group *g =
-        mx_chain_is_op(s->op, "fused") ? ((const mx_fused_attr *)s->call.attr)->group : NULL;
+        s->op == &mx_op_fused ? ((const mx_fused_attr *)s->call.attr)->group : NULL;
     if (!g || g->n_steps != n)
         return NULL;
     for (int i = 0; i < n; i++)
-        if (!mx_chain_is_op(g->step[i].op, ops[i]))
+        if (g->step[i].op != ops[i])
             return NULL;
     return g;
 }

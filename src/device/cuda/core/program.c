@@ -155,17 +155,29 @@ mx_status mx_cuda_program_prepare(mx_device *d, mx_exec *e, void **state)
     return MX_OK;
 }
 
-/* A tensor to dense host memory, and back. */
-static mx_status copy_dense(const mx_tensor *t, void *host, bool to_host)
+/* A tensor to dense host memory, and back. On the stream: a plain copy of ordinary memory may
+ * return before the GPU has it, and the stream does not wait for it. */
+static mx_status copy_dense(mx_cuda *c, const mx_tensor *t, void *host, bool to_host)
 {
     size_t item = mx_dtype_bytes(t->type.dtype), bytes = mx_type_bytes(&t->type);
     size_t run = (size_t)t->run * item, pitch = (size_t)t->pitch * item;
     void *dst = to_host ? host : t->data, *src = to_host ? t->data : host;
     enum cudaMemcpyKind kind = cudaMemcpyDefault; /* some variables lie on the host (hosted.c) */
-    return mx_cuda_check(!pitch ? cudaMemcpy(dst, src, bytes, kind)
-                                : cudaMemcpy2D(dst, to_host ? run : pitch, src,
-                                               to_host ? pitch : run, run, bytes / run, kind),
-                         to_host ? "copying from the GPU" : "copying to the GPU");
+    cudaError_t e = !pitch ? cudaMemcpyAsync(dst, src, bytes, kind, c->stream)
+                           : cudaMemcpy2DAsync(dst, to_host ? run : pitch, src,
+                                               to_host ? pitch : run, run, bytes / run, kind,
+                                               c->stream);
+    return mx_cuda_check(e, to_host ? "copying from the GPU" : "copying to the GPU");
+}
+
+/* Waits for the stream, whatever was wrong before; the first failure counts. */
+static mx_status wait_after(mx_cuda *c, mx_status st)
+{
+    mx_status waited = mx_cuda_wait(c, NULL);
+    if (!st)
+        return waited;
+    mx_status_free(waited);
+    return st;
 }
 
 /* The specification, on host copies. */
@@ -175,15 +187,15 @@ static mx_status run_on_host(mx_cuda *c, const mx_exec *e, const mx_exec_step *s
     mx_call call = s->call;
     void *work = NULL;
     mx_status st = MX_OK;
-    MX_TRY(mx_cuda_wait(c, NULL));
     for (int i = 0; i < call.n_in && !st; i++) {
         in[i].type = call.in[i].type;
         if (!call.in[i].data)
             continue;
         st = mx_alloc(&in[i].data, mx_type_bytes(&in[i].type), "a copy for the CPU");
         if (!st)
-            st = copy_dense(&call.in[i], in[i].data, true);
+            st = copy_dense(c, &call.in[i], in[i].data, true);
     }
+    st = wait_after(c, st);
     for (int k = 0; k < call.n_out && !st; k++) {
         int alias = s->op->alias[k];
         out[k].type = call.out[k].type;
@@ -200,12 +212,12 @@ static mx_status run_on_host(mx_cuda *c, const mx_exec *e, const mx_exec_step *s
         call.work = work;
         s->op->cpu(&call);
     }
-    for (int k = 0; k < call.n_out; k++) {
-        if (!st)
-            st = copy_dense(&s->call.out[k], out[k].data, false);
-        if (!s->op->alias[k])
+    for (int k = 0; k < call.n_out && !st; k++)
+        st = copy_dense(c, &s->call.out[k], out[k].data, false);
+    st = wait_after(c, st); /* before the copies are freed */
+    for (int k = 0; k < call.n_out; k++)
+        if (!s->op->alias[k] || !in[s->op->alias[k] - 1].data)
             mx_free(out[k].data);
-    }
     for (int i = 0; i < s->call.n_in; i++)
         mx_free(in[i].data);
     mx_free(work);
@@ -360,27 +372,27 @@ static mx_status profile(mx_cuda *c, mx_exec *e, program *p)
     return st;
 }
 
-/* The same where several ranks share the GPU: see alone.c. */
+/* The same where several ranks share the GPU: see kernel_time.c. */
 static mx_status profile_alone(mx_cuda *c, mx_exec *e, program *p)
 {
     float *ms = mx_realloc(NULL, sizeof *ms * (size_t)(p->n + 1));
     memset(ms, 0, sizeof *ms * (size_t)(p->n + 1));
-    mx_status st = mx_cuda_alone_open(c, p->group);
+    mx_status st = mx_cuda_kernel_time_open(c, p->group);
     for (int i = 0; i < p->n && !st;) {
         int at = i;
-        st = mx_cuda_alone_begin(c);
+        st = mx_cuda_kernel_time_begin(c);
         if (!st)
             st = launch_next(c, e, p, &i);
         if (!st)
-            st = mx_cuda_alone_end(c);
-        ms[at] = (float)mx_cuda_alone_take(c);
+            st = mx_cuda_kernel_time_end(c);
+        ms[at] = (float)mx_cuda_kernel_time_take(c);
     }
     if (!st) {
         p->group->kind->turn(p->group, true);
         print_profile(e, ms, p->n);
         p->group->kind->turn(p->group, false);
     }
-    mx_cuda_alone_close(c);
+    mx_cuda_kernel_time_close(c);
     mx_free(ms);
     return st ? st : take_failure(e);
 }

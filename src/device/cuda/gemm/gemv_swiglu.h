@@ -1,4 +1,4 @@
-/* gemv_swiglu.h - gate and up of one vector, and SwiGLU of them (decode.cu). Rules as in
+/* gemv_swiglu.h - gate and up of one vector, and SwiGLU of them (gemv.cu). Rules as in
  * kernels.h. */
 #ifndef MX_DEVICE_CUDA_GEMV_SWIGLU_H
 #define MX_DEVICE_CUDA_GEMV_SWIGLU_H

@@ -27,6 +27,11 @@
  *     SMEM_BYTES, prepare(r)      of shared memory for it, and its barriers there (static)
  *     HELPERS, maps               so many more warps beside the producer warp, their tensor maps
  *     help(s, p, maps, r, i)      what helper warp i does (static)
+ *     GROUPED                     tiles are found by the Epilogue, not in one grid of them:
+ *     count(s, p, r)              how many there are; the whole block, before all else (static)
+ *     find(s, r, t)               tile t, of band m, which is its first row (static)
+ *     start(s, p, r)              before the first tile (static)
+ *     within(tile)                the tile that `begin` speaks of
  */
 #ifndef MX_DEVICE_CUDA_HOPPER_GEMM_CUH
 #define MX_DEVICE_CUDA_HOPPER_GEMM_CUH
@@ -49,6 +54,7 @@ struct gemm_smem {
     uint32_t stages, full, empty; /* shared addresses; a barrier for each stage */
     uint32_t spare;               /* SMEM_BYTES for the Epilogue, at a multiple of 1024 */
     int rank, mt, nt, steps, clusters, first;
+    int tiles;
 };
 
 /* 1 / (1 + 2^x): a sigmoid of -x log(2). */
@@ -64,7 +70,7 @@ __device__ __forceinline__ float sigmoid_down2(float x)
 /* Registers a thread: 128 of the loader's and 256 of the groups' come out of one pool. */
 struct gemm_epilogue {
     struct maps {};
-    enum { TWO_FACTORS = false, SPREAD = false };
+    enum { TWO_FACTORS = false, SPREAD = false, GROUPED = false };
     enum { SMEM_BYTES = 2048, HELPERS = 0, LOADER_REGISTERS = 24, GROUP_REGISTERS = 240 };
     static __device__ __forceinline__ void prepare(const gemm_smem &) {}
     template <int C, class Args> __device__ __forceinline__ void ready(const Args &) {}
@@ -75,13 +81,14 @@ template <class Epilogue> constexpr int gemm_shared()
 }
 
 struct tile_at {
-    int m, n;
+    int m, n;      /* a band of rows and a tile of columns */
+    int which, to; /* GROUPED: of the matrices B; the end of its rows */
 };
 __device__ __forceinline__ tile_at find_tile(const gemm_shape &s, int t, int mt, int nt)
 {
     int set = t / (s.group * nt), within = t - set * s.group * nt;
     int height = min(s.group, mt - set * s.group);
-    return {set * s.group + within % height, within / height};
+    return {set * s.group + within % height, within / height, 0, s.m};
 }
 
 /* Columns from one tile to the next. */
@@ -99,13 +106,27 @@ __device__ __forceinline__ const CUtensorMap *factor_of(const gemm_smem &r, cons
     return b;
 }
 
+/* Tile t, with the first row of its band in place of the band. */
+template <class Epilogue>
+__device__ __forceinline__ tile_at tile_of(const gemm_shape &s, const gemm_smem &r, int t)
+{
+    if constexpr (Epilogue::GROUPED) {
+        return Epilogue::find(s, r, t);
+    } else {
+        tile_at tile = find_tile(s, t, r.mt, r.nt);
+        tile.m *= BAND_M;
+        return tile;
+    }
+}
+
 /* t, or the next of this cluster's tiles that is wanted. */
 template <class Epilogue>
 __device__ __forceinline__ int next_tile(const gemm_shape &s, const typename Epilogue::args &p,
                                          const gemm_smem &r, int t)
 {
-    while (t < r.mt * r.nt && !Epilogue::wanted(p, find_tile(s, t, r.mt, r.nt).m))
-        t += r.clusters;
+    if constexpr (!Epilogue::GROUPED)
+        while (t < r.tiles && !Epilogue::wanted(p, find_tile(s, t, r.mt, r.nt).m))
+            t += r.clusters;
     return t;
 }
 
@@ -117,10 +138,10 @@ __device__ __forceinline__ void load_tiles(const gemm_shape &s, const typename E
     /* either half is of columns n0 on */
     const int skip = Epilogue::TWO_FACTORS ? HALF_N * r.rank : 0;
     ring_at<STAGES> at = {0, 1};
-    for (int t = next_tile<Epilogue>(s, p, r, r.first); t < r.mt * r.nt;
+    for (int t = next_tile<Epilogue>(s, p, r, r.first); t < r.tiles;
          t = next_tile<Epilogue>(s, p, r, t + r.clusters)) {
-        tile_at tile = find_tile(s, t, r.mt, r.nt);
-        int m0 = (tile.m * PAIR + r.rank) * TILE_M, n0 = tile.n * tile_wide<Epilogue>() - skip;
+        tile_at tile = tile_of<Epilogue>(s, r, t);
+        int m0 = tile.m + r.rank * TILE_M, n0 = tile.n * tile_wide<Epilogue>() - skip;
         for (int i = 0; i < r.steps; i++, at.step()) {
             uint32_t bar = r.full + 8 * at.slot, to = r.stages + at.slot * STAGE;
             bar_wait(r.empty + 8 * at.slot, at.parity);
@@ -130,7 +151,7 @@ __device__ __forceinline__ void load_tiles(const gemm_shape &s, const typename E
 #pragma unroll
             for (int j = 2 * r.rank; j < 2 * r.rank + 2; j++)
                 tma_load_to_all(to + (2 + j) * SLAB, map_b, B_OUT ? n0 + 64 * j : i * 64,
-                                B_OUT ? i * 64 : n0 + 64 * j, 0, 0, bar, 3);
+                                B_OUT ? i * 64 : n0 + 64 * j, tile.which, 0, bar, 3);
         }
     }
 }
@@ -233,8 +254,10 @@ template <class Epilogue, bool B_OUT> struct multiplier {
     }
     __device__ __forceinline__ void look_up(int t)
     {
-        tile_at tile = find_tile(s, t, r.mt, r.nt);
-        m0 = (tile.m * PAIR + r.rank) * TILE_M + group * 64, n0 = tile.n * tile_wide<Epilogue>();
+        tile_at tile = tile_of<Epilogue>(s, r, t);
+        m0 = tile.m + r.rank * TILE_M + group * 64, n0 = tile.n * tile_wide<Epilogue>();
+        if constexpr (Epilogue::GROUPED)
+            end.within(tile);
         end.begin(p, m0, n0);
     }
     /* Ends tile t, of which the last step but one is under way; begins the next, unless there is
@@ -257,7 +280,7 @@ template <class Epilogue, bool B_OUT> struct multiplier {
         leave_stage();
         settle(hi);
         t = next_tile<Epilogue>(s, p, r, t + r.clusters);
-        if (t >= r.mt * r.nt)
+        if (t >= r.tiles)
             return false;
         next_stage();
         multiply_half(lo, 0, false);
@@ -269,7 +292,7 @@ template <class Epilogue, bool B_OUT> struct multiplier {
     __device__ __forceinline__ void run()
     {
         int t = next_tile<Epilogue>(s, p, r, r.first);
-        if (t >= r.mt * r.nt)
+        if (t >= r.tiles)
             return;
         next_stage();
         multiply_half(lo, 0, false);
@@ -303,9 +326,12 @@ __global__ __launch_bounds__(GEMM_THREADS, 1) void gemm_kernel(
     r.mt = (s.m + BAND_M - 1) / BAND_M,
     r.nt = (s.n + tile_wide<Epilogue>() - 1) / tile_wide<Epilogue>();
     r.steps = (s.k + 63) / 64, r.clusters = gridDim.x / PAIR, r.first = blockIdx.x / PAIR;
+    r.tiles = r.mt * r.nt;
     int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
     if (!Epilogue::wanted(p, -1))
         return;
+    if constexpr (Epilogue::GROUPED)
+        r.tiles = Epilogue::count(s, p, r);
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
             bar_init(r.full + 8 * i, 1);
@@ -328,6 +354,8 @@ __global__ __launch_bounds__(GEMM_THREADS, 1) void gemm_kernel(
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"((int)Epilogue::GROUP_REGISTERS));
         multiplier<Epilogue, B_OUT> m = {
             s, p, r, group, (int)(threadIdx.x & 31), Epilogue(r, group), {0, 0}};
+        if constexpr (Epilogue::GROUPED)
+            Epilogue::start(s, p, r);
         m.run();
     }
     cluster_sync(); /* nobody leaves while others write to its memory */

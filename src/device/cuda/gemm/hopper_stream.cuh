@@ -149,7 +149,7 @@ template <int STREAMS, int PLACES> struct stream_epilogue : gemm_epilogue {
             for (int c = 0; c < PLACES; c++)
                 bring(of, ring, before, c);
         for (int t = r.first; more; t += r.clusters, before = now) {
-            more = t < r.mt * r.nt;
+            more = t < r.tiles;
             tile_at tile = find_tile(s, t, r.mt, r.nt);
             now = {(tile.m * PAIR + r.rank) * TILE_M + group * BOX_ROWS, tile.n * TILE_N};
             for (int c = 0; c < EIGHTHS; c++) {

@@ -7,6 +7,7 @@
 #include "device/cuda/core/context.h"
 #include "device/cuda/gemm/gemv_swiglu.h"
 #include "device/cuda/gemm/op_dequant.h"
+#include "ops.h"
 #include "ops/inputs.h"
 #include "ops/matmul.h"
 
@@ -16,7 +17,7 @@ enum { LENGTH = 3, H = 2 }; /* two GEMMs, and the step that gives h */
 /* The step, 0 or 1, whose result goes through silu; -1: h is made of something else. */
 static int find_gate(const mx_exec_step *s)
 {
-    static const char *const ops[] = {"silu", "mul"};
+    static const mx_op *const ops[] = {&mx_op_silu, &mx_op_mul};
     const mx_group *g = mx_chain_group(&s[H], ops, 2);
     if (!g || g->n_ext != 2 || g->n_out != 1 || g->out[0] != 3)
         return -1;
@@ -41,7 +42,7 @@ static bool is_gemv(const mx_exec_step *s)
 {
     const mx_tensor *in = s->call.in;
     mx_matmul_gemm p = {0};
-    if (!mx_chain_is_op(s->op, "matmul") || s->call.n_in != 2 ||
+    if (s->op != &mx_op_matmul || s->call.n_in != 2 ||
         !mx_chain_is_dense(&in[MX_MATMUL_B], MX_BF16) || !in[MX_MATMUL_B].fixed ||
         mx_matmul_gemms(s->call.attr, &in[MX_MATMUL_A].type, &in[MX_MATMUL_B].type,
                         &s->call.out[0].type, keep, &p))
@@ -51,7 +52,7 @@ static bool is_gemv(const mx_exec_step *s)
 
 static bool is_dequant(const mx_exec_step *s)
 {
-    return mx_chain_is_op(s->op, "dequant_matmul");
+    return s->op == &mx_op_dequant_matmul;
 }
 
 static bool are_codes(const mx_exec_step *s)
@@ -65,7 +66,7 @@ static bool are_codes(const mx_exec_step *s)
 
 static int match(const mx_exec_step *s, int n)
 {
-    if (n < LENGTH || (!mx_chain_is_op(s->op, "matmul") && !is_dequant(s)))
+    if (n < LENGTH || (s->op != &mx_op_matmul && !is_dequant(s)))
         return 0;
     const mx_tensor *x = &s->call.in[0], *h = &s[H].call.out[0];
     for (int i = 0; i < LENGTH; i++)

@@ -279,6 +279,8 @@ cudaError_t mx_cuda_grouped(const mx_grouped_call *g, cudaStream_t stream)
         return mx_cuda_grouped_plain(g, stream);
     if (g->kind != MX_GROUPED_TN && g->rows <= MX_GROUPED_FEW)
         return mx_cuda_grouped_few(g, stream);
+    if (mx_cuda_grouped_is_hopper(g))
+        return mx_cuda_grouped_hopper(g, stream);
     /* of the machine, not of the call */
     static const bool wgmma = made_for_hopper(tiled_kernel<MX_GROUPED_NT, true>);
     return mx_cuda_grouped_tiled(g, wgmma, stream);

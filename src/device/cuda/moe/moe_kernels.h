@@ -19,7 +19,7 @@ extern "C" {
 
 typedef enum { MX_MOE_F32, MX_MOE_BF16, MX_MOE_I32 } mx_moe_type;
 
-/* --- choosing (choose.cu) --- */
+/* --- choosing (route.cu) --- */
 enum { MX_TOP_K_MOST = 4096 };
 /* x (rows, d) -> the k largest of each row, largest first, lower index first, NaN above all. */
 cudaError_t mx_cuda_top_k(void *values, int32_t *index, const void *x, mx_moe_type type,
@@ -77,6 +77,8 @@ cudaError_t mx_cuda_grouped(const mx_grouped_call *g, cudaStream_t stream);
 bool mx_cuda_grouped_is_tiled(const mx_grouped_call *g); /* bf16, widths of 8, 16-byte aligned */
 cudaError_t mx_cuda_grouped_plain(const mx_grouped_call *g, cudaStream_t stream);
 cudaError_t mx_cuda_grouped_tiled(const mx_grouped_call *g, bool wgmma, cudaStream_t stream);
+bool mx_cuda_grouped_is_hopper(const mx_grouped_call *g); /* many rows for each expert, on Hopper */
+cudaError_t mx_cuda_grouped_hopper(const mx_grouped_call *g, cudaStream_t stream); /* NT, NN */
 enum { MX_GROUPED_FEW = 16 }; /* rows */
 cudaError_t mx_cuda_grouped_few(const mx_grouped_call *g, cudaStream_t stream); /* NT, NN */
 

@@ -78,13 +78,13 @@ void mx_cuda_group_drop(mx_cuda *c, void *state);
 /* peers.c */
 mx_status mx_cuda_peers_open(mx_cuda_group **out, mx_cuda *c, mx_process_group *of) MX_MUST_USE;
 
-/* alone.c: what is issued between begin and end is timed while no other rank's kernels run. Both do
- * nothing where it is not open. */
-mx_status mx_cuda_alone_open(mx_cuda *c, mx_process_group *group) MX_MUST_USE;
-void mx_cuda_alone_close(mx_cuda *c);
-mx_status mx_cuda_alone_begin(mx_cuda *c) MX_MUST_USE;
-mx_status mx_cuda_alone_end(mx_cuda *c) MX_MUST_USE;
-double mx_cuda_alone_take(mx_cuda *c); /* milliseconds since the last call */
+/* kernel_time.c: what is issued between begin and end is timed while no other rank's kernels run.
+ * Both do nothing where it is not open. */
+mx_status mx_cuda_kernel_time_open(mx_cuda *c, mx_process_group *group) MX_MUST_USE;
+void mx_cuda_kernel_time_close(mx_cuda *c);
+mx_status mx_cuda_kernel_time_begin(mx_cuda *c) MX_MUST_USE;
+mx_status mx_cuda_kernel_time_end(mx_cuda *c) MX_MUST_USE;
+double mx_cuda_kernel_time_take(mx_cuda *c); /* milliseconds since the last call */
 
 /* For kinds: the sum of pieces that lie in `from`, `pitch` elements from row to row. */
 mx_status mx_cuda_group_sum(mx_cuda *c, const mx_cuda_reduce *a, const mx_cuda_buffers *from, int n,

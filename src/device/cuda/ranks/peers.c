@@ -35,7 +35,7 @@ static mx_status meet(peers *p, const void *mine)
     mx_process_group *g = p->base.of;
     cudaStream_t stream = p->base.cuda->stream;
     note own = {(void *)mine, p->event[p->meetings++ % 2]};
-    MX_TRY(mx_cuda_alone_end(p->base.cuda));
+    MX_TRY(mx_cuda_kernel_time_end(p->base.cuda));
     MX_TRY(mx_cuda_check(cudaEventRecord(own.event, stream), "an event"));
     MX_TRY(g->kind->all_gather(g, &own, p->heard, sizeof own));
     for (int k = 0; k < g->size; k++) {
@@ -43,7 +43,7 @@ static mx_status meet(peers *p, const void *mine)
         if (k != g->rank)
             MX_TRY(mx_cuda_check(cudaStreamWaitEvent(stream, p->heard[k].event, 0), "an event"));
     }
-    return mx_cuda_alone_begin(p->base.cuda);
+    return mx_cuda_kernel_time_begin(p->base.cuda);
 }
 
 /* All copies and sums are issued: nobody goes on before they are made. */

@@ -5,21 +5,21 @@
  * never there at once. bf16 logits go through the fast kernel, float32 ones (checking) through the
  * plain one.
  *
- * On Hopper gradients in bf16 go another way (xent_exp.h): the GEMM
- * itself writes exponentials, which differ from the logits' gradient by a factor for each row, and
- * no pass over the logits is left. x times the factor makes dw, and dx is multiplied by it.
+ * On Hopper gradients in bf16 go another way (xent_exp.h): the GEMM itself writes exponentials,
+ * which differ from the logits' gradient by a factor for each row, and no pass over the logits is
+ * left. x times the factor makes dw, and dx is multiplied by it.
  *
  * A vocabulary that is no multiple of 8 (GPT-2: 50,257) would send dw to slow kernels that load one
- * element at a time. So dw is made in two GEMMs: all rows up to a
- * multiple of 8, and 8 rows beginning there, of which the last have no logits and are zero, into
- * scratch.
+ * element at a time. So dw is made in two GEMMs: all rows up to a multiple of 8, and 8 rows
+ * beginning there, of which the last have no logits and are zero, into scratch.
  */
-#include "device/cuda/core/context.h"
 #include "device/cuda/core/kernels.h"
+#include "device/cuda/train/op_xent_chunks.h"
 #include "device/cuda/train/train_kernels.h"
 #include "device/cuda/train/xent_exp.h"
 #include "ops/gpu_work.h"
 #include "ops/inputs.h"
+#include "ops/linear_xent.h"
 
 #include <string.h>
 
@@ -27,17 +27,7 @@ enum { MX_INPUTS_LINEAR_XENT };
 enum { ROW_STEP = MX_GPU_XENT_STEP }; /* elements in 16 bytes, what fast kernels load at a time */
 
 typedef struct {
-    double scale, softcap, z_loss;
-    bool w_fixed;
-} xent_attr; /* as src/ops/linear_xent.c lays it out */
-
-typedef struct {
-    mx_gemm_plan *project, *input;
-    mx_gemm_plan *dw[2], *dw_rest[2]; /* [0] of the first chunk, [1] added to what is there */
-} chunk_plans;
-
-typedef struct {
-    chunk_plans plans[2]; /* [0] full chunks, [1] the last one */
+    mx_xent_plans plans[2]; /* [0] full chunks, [1] the last one */
     int64_t rows, chunk, d, vocab, ld;
     int64_t whole; /* rows of dw's first GEMM; what is left goes through scratch */
     int64_t wide; /* columns of the GEMMs with w: ld where w may be read beyond its end */
@@ -51,21 +41,14 @@ static void drop(mx_cuda *c, void *state)
 {
     (void)c;
     xent *x = state;
-    for (int i = 0; x && i < 2; i++) {
-        chunk_plans *p = &x->plans[i];
-        mx_gemm_plan_free(p->project);
-        mx_gemm_plan_free(p->input);
-        for (int add = 0; add < 2; add++) {
-            mx_gemm_plan_free(p->dw[add]);
-            mx_gemm_plan_free(p->dw_rest[add]);
-        }
-    }
-    if (x)
+    if (x) {
+        mx_xent_plans_free(x->plans);
         cudaFree(x->ones);
+    }
     mx_free(x);
 }
 
-static mx_status plan_chunk(mx_cuda *c, const xent *x, chunk_plans *p, int64_t rows, float scale)
+static mx_status plan_chunk(mx_cuda *c, const xent *x, mx_xent_plans *p, int64_t rows, float scale)
 {
     mx_gemm_type t = x->f32 ? MX_GEMM_F32 : MX_GEMM_BF16;
     mx_gemm_shape project = {.m = rows, .n = x->wide, .k = x->d, .trans_b = true, .ldc = x->ld,
@@ -120,7 +103,7 @@ static void lay_out(const xent *x, void *work, mx_xent_exp_args *a, float **sums
     a->scaled = (mx_bf16 *)*sums;
 }
 
-static mx_xent_exp shape_of(const xent *x, const xent_attr *a, int64_t rows)
+static mx_xent_exp shape_of(const xent *x, const mx_xent_attr *a, int64_t rows)
 {
     return (mx_xent_exp){.rows = rows, .d = x->d, .vocab = x->vocab, .ld = x->ld,
                          .scale = (float)a->scale, .softcap = (float)a->softcap,
@@ -131,7 +114,7 @@ typedef enum { LOSS, GRADIENT, BOTH } asked;
 
 static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work, asked what)
 {
-    const xent_attr *a = s->call.attr;
+    const mx_xent_attr *a = s->call.attr;
     const mx_type *tx = &s->call.in[X].type, *tw = &s->call.in[W].type;
     xent *x = mx_realloc(NULL, sizeof *x);
     *x = (xent){.rows = tx->dim[0], .d = tx->dim[1], .vocab = tw->dim[0],
@@ -164,19 +147,14 @@ static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t
     if (!st)
         st = mx_cuda_check(cudaMalloc((void **)&x->ones, 4), "cross-entropy");
     if (!st)
-        st = mx_cuda_check(cudaMemcpy(x->ones, &(float){1}, 4, cudaMemcpyHostToDevice),
-                           "cross-entropy");
+        st = mx_cuda_check(cudaMemcpyAsync(x->ones, &(float){1}, 4, cudaMemcpyHostToDevice,
+                                           c->stream), "cross-entropy");
     *work = mx_gpu_xent_bytes(&shape, x->chunk);
     if (st)
         drop(c, x);
     else
         *state = x;
     return st;
-}
-
-static void *at(const mx_tensor *t, int64_t row, int64_t width)
-{
-    return (char *)t->data + (size_t)(row * width) * mx_dtype_bytes(t->type.dtype);
 }
 
 static float *rows_out(const mx_exec_step *s, const xent *x, bool lse)
@@ -188,7 +166,7 @@ static float *rows_out(const mx_exec_step *s, const xent *x, bool lse)
 
 static mx_status softmax(mx_cuda *c, const mx_exec_step *s, const xent *x, int64_t from, int64_t n)
 {
-    const xent_attr *a = s->call.attr;
+    const mx_xent_attr *a = s->call.attr;
     float *loss = rows_out(s, x, false) + from, *lse = rows_out(s, x, true) + from;
     const int32_t *labels = (const int32_t *)s->call.in[LABELS].data + from;
     const float *dloss = x->grad ? (const float *)s->call.in[DLOSS].data + from : NULL;
@@ -205,7 +183,7 @@ static mx_status softmax(mx_cuda *c, const mx_exec_step *s, const xent *x, int64
 }
 
 /* dw from the chunk's logit gradients, which lie in the workspace. */
-static mx_status add_dw(mx_cuda *c, const mx_exec_step *s, const xent *x, const chunk_plans *p,
+static mx_status add_dw(mx_cuda *c, const mx_exec_step *s, const xent *x, const mx_xent_plans *p,
                         bool add, const void *in)
 {
     if (x->dw_out < 0)
@@ -223,22 +201,22 @@ static mx_status add_dw(mx_cuda *c, const mx_exec_step *s, const xent *x, const 
 }
 
 static mx_status launch_exponentials(mx_cuda *c, const mx_exec_step *s, const xent *x,
-                                     const chunk_plans *p, int64_t from, int64_t n)
+                                     const mx_xent_plans *p, int64_t from, int64_t n)
 {
     mx_xent_exp shape = shape_of(x, s->call.attr, n);
-    mx_xent_exp_args a = {.x = at(&s->call.in[X], from, x->d), .w = s->call.in[W].data,
+    mx_xent_exp_args a = {.x = mx_cuda_row(&s->call.in[X], from, x->d), .w = s->call.in[W].data,
                           .labels = (const int32_t *)s->call.in[LABELS].data + from,
                           .weight = (const float *)s->call.in[DLOSS].data + from,
-                          .loss = rows_out(s, x, false) + from,
-                          .lse = rows_out(s, x, true) + from};
+                          .loss = rows_out(s, x, false) + from, .lse = rows_out(s, x, true) + from};
     float *sums;
     lay_out(x, s->call.work, &a, &sums);
     MX_TRY(mx_cuda_check(mx_cuda_xent_exp(&shape, &a, c->stream), "cross-entropy"));
     MX_TRY(add_dw(c, s, x, p, from > 0, a.scaled));
     MX_TRY(mx_gemm_plan_launch(p->input, s->call.work, s->call.in[W].data, sums, c->gemm_work,
                                c->stream));
-    return mx_cuda_check(mx_cuda_xent_scale(at(&s->call.out[x->dx_out], from, x->d), sums, a.factor,
-                                            n, x->d, c->stream), "cross-entropy");
+    return mx_cuda_check(mx_cuda_xent_scale(mx_cuda_row(&s->call.out[x->dx_out], from, x->d), sums,
+                                            a.factor, n, x->d, c->stream),
+                         "cross-entropy");
 }
 
 static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)
@@ -246,8 +224,8 @@ static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)
     const xent *x = state;
     for (int64_t from = 0; from < x->rows; from += x->chunk) {
         int64_t n = x->rows - from < x->chunk ? x->rows - from : x->chunk;
-        const chunk_plans *p = &x->plans[n < x->chunk];
-        const void *in = at(&s->call.in[X], from, x->d);
+        const mx_xent_plans *p = &x->plans[n < x->chunk];
+        const void *in = mx_cuda_row(&s->call.in[X], from, x->d);
         if (x->exponentials) {
             MX_TRY(launch_exponentials(c, s, x, p, from, n));
             continue;
@@ -258,7 +236,7 @@ static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)
         if (!x->grad)
             continue;
         MX_TRY(mx_gemm_plan_launch(p->input, s->call.work, s->call.in[W].data,
-                                   at(&s->call.out[x->dx_out], from, x->d), c->gemm_work,
+                                   mx_cuda_row(&s->call.out[x->dx_out], from, x->d), c->gemm_work,
                                    c->stream));
         MX_TRY(add_dw(c, s, x, p, from > 0, in));
     }

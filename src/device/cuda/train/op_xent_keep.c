@@ -2,7 +2,7 @@
  * is computed twice (xent_keep.h). Where the GEMM of xent_exp.h cannot be had, logits go through
  * float32, a chunk of rows at a time.
  */
-#include "device/cuda/core/context.h"
+#include "device/cuda/train/op_xent_chunks.h"
 #include "device/cuda/train/xent_keep.h"
 #include "ops/gpu_work.h"
 #include "ops/linear_xent.h"
@@ -10,11 +10,7 @@
 enum { X = MX_SLICE_X, W, LABELS, LSE, DLSE, DPICKED, PICKED, ABOUT, KEPT };
 
 typedef struct {
-    mx_gemm_plan *project, *input, *dw[2]; /* [1]: added to what is there */
-} chunk_plans;
-
-typedef struct {
-    chunk_plans plans[2]; /* [0] full chunks, [1] the last one */
+    mx_xent_plans plans[2]; /* [0] full chunks, [1] the last one */
     int64_t rows, d, vocab, ld, chunk, first;
     float scale, softcap;
     bool f32, exponentials;
@@ -24,12 +20,8 @@ static void drop(mx_cuda *c, void *state)
 {
     slice *x = state;
     (void)c;
-    for (int i = 0; x && i < 2; i++) {
-        mx_gemm_plan_free(x->plans[i].project);
-        mx_gemm_plan_free(x->plans[i].input);
-        mx_gemm_plan_free(x->plans[i].dw[0]);
-        mx_gemm_plan_free(x->plans[i].dw[1]);
-    }
+    if (x)
+        mx_xent_plans_free(x->plans);
     mx_free(x);
 }
 
@@ -58,7 +50,7 @@ static mx_xent_exp exp_shape(const slice *x)
                          .scale = x->scale, .softcap = x->softcap};
 }
 
-static mx_status plan_project(mx_cuda *c, const slice *x, chunk_plans *p, int64_t rows)
+static mx_status plan_project(mx_cuda *c, const slice *x, mx_xent_plans *p, int64_t rows)
 {
     mx_gpu_xent plain = plain_shape(x);
     mx_gemm_shape g = {.m = rows, .n = x->vocab, .k = x->d, .trans_b = true,
@@ -67,21 +59,18 @@ static mx_status plan_project(mx_cuda *c, const slice *x, chunk_plans *p, int64_
     return mx_cuda_plan_gemm(c, &g, &p->project);
 }
 
-static mx_status plan_back(mx_cuda *c, const slice *x, chunk_plans *p, int64_t rows)
+static mx_status plan_back(mx_cuda *c, const slice *x, mx_xent_plans *p, int64_t rows)
 {
     mx_gemm_type t = x->f32 ? MX_GEMM_F32 : MX_GEMM_BF16;
     mx_gemm_shape input = {.m = rows, .n = x->d, .k = x->vocab, .lda = x->ld, .in = t,
                            .out = MX_GEMM_F32, .alpha = x->scale};
     MX_TRY(mx_cuda_plan_gemm(c, &input, &p->input));
-    for (int add = 0; add < 2; add++) {
-        mx_gemm_shape dw = {.m = x->vocab, .n = x->d, .k = rows, .trans_a = true, .lda = x->ld,
-                            .in = t, .out = MX_GEMM_F32, .alpha = x->scale, .beta = (float)add};
-        MX_TRY(mx_cuda_plan_gemm(c, &dw, &p->dw[add]));
-    }
-    return MX_OK;
+    mx_gemm_shape dw = {.m = x->vocab, .n = x->d, .k = rows, .trans_a = true, .lda = x->ld, .in = t,
+                        .out = MX_GEMM_F32, .alpha = x->scale};
+    return mx_xent_plan_dw(c, dw, p);
 }
 
-typedef mx_status plan_chunk(mx_cuda *c, const slice *x, chunk_plans *p, int64_t rows);
+typedef mx_status plan_chunk(mx_cuda *c, const slice *x, mx_xent_plans *p, int64_t rows);
 
 static mx_status plan_all(mx_cuda *c, slice *x, plan_chunk *plan, void **state)
 {
@@ -114,11 +103,6 @@ static mx_status prepare_keep(mx_cuda *c, const mx_exec_step *s, void **state, s
     return plan_all(c, x, plan_project, state);
 }
 
-static void *row_of(const mx_tensor *t, int64_t row, int64_t width)
-{
-    return (char *)t->data + (size_t)(row * width) * mx_dtype_bytes(t->type.dtype);
-}
-
 static mx_status launch_exponentials(mx_cuda *c, const mx_exec_step *s, const slice *x,
                                      const mx_xent_keep_rows *r)
 {
@@ -149,13 +133,13 @@ static mx_status launch_keep(mx_cuda *c, const mx_exec_step *s, void *state)
         int64_t n = x->rows - from < x->chunk ? x->rows - from : x->chunk;
         if (x->vocab)
             MX_TRY(mx_gemm_plan_launch(x->plans[n < x->chunk].project,
-                                       row_of(&s->call.in[X], from, x->d), s->call.in[W].data,
+                                       mx_cuda_row(&s->call.in[X], from, x->d), s->call.in[W].data,
                                        s->call.work, c->gemm_work, c->stream));
         mx_xent_keep_rows now = {r.labels + from, r.first, r.lse + from, r.picked + from,
                                  r.about + from};
         mx_xent_plain_keep k = {.rows = n, .vocab = x->vocab, .ld = x->ld,
                                 .ld_logits = mx_gpu_xent_width(&plain), .logits = s->call.work,
-                                .softcap = x->softcap, .kept = row_of(&out[3], from, x->ld),
+                                .softcap = x->softcap, .kept = mx_cuda_row(&out[3], from, x->ld),
                                 .f32 = x->f32};
         MX_TRY(mx_cuda_check(mx_cuda_xent_plain_keep(&k, &now, c->stream), "cross-entropy"));
     }
@@ -175,33 +159,23 @@ static mx_status prepare_back(mx_cuda *c, const mx_exec_step *s, void **state, s
     return plan_all(c, x, plan_back, state);
 }
 
-/* Where there are no words, dx is 0; dw is 0 in rows that are no words. */
-static mx_status clear(mx_cuda *c, const mx_exec_step *s, const slice *x)
-{
-    const mx_tensor *dx = &s->call.out[0], *dw = &s->call.out[1];
-    size_t bytes = sizeof(float) * (size_t)((dw->type.dim[0] - x->vocab) * x->d);
-    if (!x->vocab)
-        MX_TRY(mx_cuda_check(cudaMemsetAsync(dx->data, 0, mx_type_bytes(&dx->type), c->stream),
-                             "clearing"));
-    return mx_cuda_check(cudaMemsetAsync(row_of(dw, x->vocab, x->d), 0, bytes, c->stream),
-                         "clearing");
-}
-
 static mx_status back_chunk(mx_cuda *c, const mx_exec_step *s, const slice *x, int64_t from,
                             int64_t n)
 {
     const mx_tensor *in = s->call.in;
-    const chunk_plans *p = &x->plans[n < x->chunk];
+    const mx_xent_plans *p = &x->plans[n < x->chunk];
     float *factor = s->call.work;
     void *sums = (char *)s->call.work + mx_gpu_aligned_bytes(x->rows, 4);
-    void *kept = row_of(&s->call.out[2], from, x->ld), *dx = row_of(&s->call.out[0], from, x->d);
+    void *kept = mx_cuda_row(&s->call.out[2], from, x->ld),
+         *dx = mx_cuda_row(&s->call.out[0], from, x->d);
     mx_xent_back b = {.rows = n, .d = x->d, .vocab = x->vocab, .ld = x->ld, .first = x->first,
-                      .softcap = x->softcap, .labels = row_of(&in[LABELS], from, 1),
-                      .lse = row_of(&in[LSE], from, 1), .dlse = row_of(&in[DLSE], from, 1),
-                      .dpicked = row_of(&in[DPICKED], from, 1),
-                      .picked = row_of(&in[PICKED], from, 1),
-                      .about = row_of(&in[ABOUT], from, 1), .kept = kept,
-                      .x = row_of(&in[X], from, x->d), .scaled = sums, .factor = factor + from,
+                      .softcap = x->softcap, .labels = mx_cuda_row(&in[LABELS], from, 1),
+                      .lse = mx_cuda_row(&in[LSE], from, 1),
+                      .dlse = mx_cuda_row(&in[DLSE], from, 1),
+                      .dpicked = mx_cuda_row(&in[DPICKED], from, 1),
+                      .picked = mx_cuda_row(&in[PICKED], from, 1),
+                      .about = mx_cuda_row(&in[ABOUT], from, 1), .kept = kept,
+                      .x = mx_cuda_row(&in[X], from, x->d), .scaled = sums, .factor = factor + from,
                       .f32 = x->f32};
     MX_TRY(mx_cuda_check(mx_cuda_xent_back(&b, c->stream), "cross-entropy"));
     MX_TRY(mx_gemm_plan_launch(p->dw[from > 0], kept, sums, s->call.out[1].data, c->gemm_work,
@@ -213,7 +187,7 @@ static mx_status back_chunk(mx_cuda *c, const mx_exec_step *s, const slice *x, i
 static mx_status launch_back(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     const slice *x = state;
-    MX_TRY(clear(c, s, x));
+    MX_TRY(mx_xent_clear(c, &s->call.out[0], &s->call.out[1], x->vocab));
     for (int64_t from = 0; from < x->rows && x->vocab; from += x->chunk)
         MX_TRY(back_chunk(c, s, x, from, x->rows - from < x->chunk ? x->rows - from : x->chunk));
     return MX_OK;

@@ -4,19 +4,15 @@
  * Per chunk: logits = x w^T, in float32, into scratch; forward one kernel makes lse and the label's
  * logit of them, backward one makes their gradient, of which dx = dlogits w and dw += dlogits^T x.
  */
-#include "device/cuda/core/context.h"
+#include "device/cuda/train/op_xent_chunks.h"
 #include "device/cuda/train/xent_slice.h"
 #include "ops/gpu_work.h"
 #include "ops/linear_xent.h"
 
-enum { X, W, LABELS, LSE, DLSE, DPICKED };
+enum { X = MX_SLICE_X, W, LABELS, LSE, DLSE, DPICKED };
 
 typedef struct {
-    mx_gemm_plan *project, *input, *dw[2]; /* [1]: added to what is there */
-} chunk_plans;
-
-typedef struct {
-    chunk_plans plans[2]; /* [0] full chunks, [1] the last one */
+    mx_xent_plans plans[2]; /* [0] full chunks, [1] the last one */
     mx_gpu_xent shape;
     int64_t chunk, ld;
     float scale;
@@ -26,16 +22,12 @@ static void drop(mx_cuda *c, void *state)
 {
     slice *x = state;
     (void)c;
-    for (int i = 0; x && i < 2; i++) {
-        mx_gemm_plan_free(x->plans[i].project);
-        mx_gemm_plan_free(x->plans[i].input);
-        mx_gemm_plan_free(x->plans[i].dw[0]);
-        mx_gemm_plan_free(x->plans[i].dw[1]);
-    }
+    if (x)
+        mx_xent_plans_free(x->plans);
     mx_free(x);
 }
 
-static mx_status plan_chunk(mx_cuda *c, const slice *x, chunk_plans *p, int64_t rows)
+static mx_status plan_chunk(mx_cuda *c, const slice *x, mx_xent_plans *p, int64_t rows)
 {
     mx_gemm_type t = x->shape.f32 ? MX_GEMM_F32 : MX_GEMM_BF16;
     int64_t d = x->shape.d, vocab = x->shape.vocab;
@@ -47,12 +39,9 @@ static mx_status plan_chunk(mx_cuda *c, const slice *x, chunk_plans *p, int64_t 
     mx_gemm_shape input = {.m = rows, .n = d, .k = vocab, .lda = x->ld, .in = t, .out = t,
                            .alpha = x->scale};
     MX_TRY(mx_cuda_plan_gemm(c, &input, &p->input));
-    for (int add = 0; add < 2; add++) {
-        mx_gemm_shape dw = {.m = vocab, .n = d, .k = rows, .trans_a = true, .lda = x->ld, .in = t,
-                            .out = MX_GEMM_F32, .alpha = x->scale, .beta = (float)add};
-        MX_TRY(mx_cuda_plan_gemm(c, &dw, &p->dw[add]));
-    }
-    return MX_OK;
+    mx_gemm_shape dw = {.m = vocab, .n = d, .k = rows, .trans_a = true, .lda = x->ld, .in = t,
+                        .out = MX_GEMM_F32, .alpha = x->scale};
+    return mx_xent_plan_dw(c, dw, p);
 }
 
 static mx_status plan_all(mx_cuda *c, slice *x)
@@ -98,11 +87,6 @@ static mx_status prepare_grad(mx_cuda *c, const mx_exec_step *s, void **state, s
     return prepare_any(c, s, state, work, true);
 }
 
-static void *row_of(const mx_tensor *t, int64_t row, int64_t width)
-{
-    return (char *)t->data + (size_t)(row * width) * mx_dtype_bytes(t->type.dtype);
-}
-
 /* The logits of rows [from, from + n), in the workspace. */
 static mx_status project(mx_cuda *c, const mx_exec_step *s, const slice *x, int64_t from, int64_t n,
                          mx_xent_slice_rows *out)
@@ -110,11 +94,11 @@ static mx_status project(mx_cuda *c, const mx_exec_step *s, const slice *x, int6
     const mx_xent_slice *a = s->call.attr;
     *out = (mx_xent_slice_rows){.rows = n, .vocab = x->shape.vocab, .ld = x->ld, .first = a->first,
                                 .softcap = (float)a->softcap, .logits = s->call.work,
-                                .labels = row_of(&s->call.in[LABELS], from, 1)};
+                                .labels = mx_cuda_row(&s->call.in[LABELS], from, 1)};
     if (!x->shape.vocab)
         return MX_OK;
     return mx_gemm_plan_launch(x->plans[n < x->chunk].project,
-                               row_of(&s->call.in[X], from, x->shape.d), s->call.in[W].data,
+                               mx_cuda_row(&s->call.in[X], from, x->shape.d), s->call.in[W].data,
                                s->call.work, c->gemm_work, c->stream);
 }
 
@@ -125,24 +109,11 @@ static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)
     for (int64_t from = 0; from < x->shape.rows; from += x->chunk) {
         int64_t n = x->shape.rows - from < x->chunk ? x->shape.rows - from : x->chunk;
         MX_TRY(project(c, s, x, from, n, &r));
-        MX_TRY(mx_cuda_check(mx_cuda_xent_slice(&r, row_of(&s->call.out[0], from, 1),
-                                                row_of(&s->call.out[1], from, 1), c->stream),
+        MX_TRY(mx_cuda_check(mx_cuda_xent_slice(&r, mx_cuda_row(&s->call.out[0], from, 1),
+                                                mx_cuda_row(&s->call.out[1], from, 1), c->stream),
                              "cross-entropy"));
     }
     return MX_OK;
-}
-
-/* Where there are no words, dx is 0; dw is 0 in rows that are no words. */
-static mx_status clear(mx_cuda *c, const mx_exec_step *s, const slice *x)
-{
-    const mx_tensor *dx = &s->call.out[0], *dw = &s->call.out[1];
-    int64_t rest = dw->type.dim[0] - x->shape.vocab;
-    if (!x->shape.vocab)
-        MX_TRY(mx_cuda_check(cudaMemsetAsync(dx->data, 0, mx_type_bytes(&dx->type), c->stream),
-                             "clearing"));
-    size_t bytes = sizeof(float) * (size_t)(rest * x->shape.d);
-    return mx_cuda_check(cudaMemsetAsync(row_of(dw, x->shape.vocab, x->shape.d), 0, bytes,
-                                         c->stream), "clearing");
 }
 
 static mx_status launch_grad(mx_cuda *c, const mx_exec_step *s, void *state)
@@ -152,20 +123,20 @@ static mx_status launch_grad(mx_cuda *c, const mx_exec_step *s, void *state)
     mx_xent_slice_rows r;
     char *apart = (char *)s->call.work + mx_gpu_xent_part(&x->shape, x->chunk, 0);
     void *d = x->shape.f32 ? s->call.work : apart;
-    MX_TRY(clear(c, s, x));
+    MX_TRY(mx_xent_clear(c, &s->call.out[0], &s->call.out[1], x->shape.vocab));
     for (int64_t from = 0; from < x->shape.rows && x->shape.vocab; from += x->chunk) {
         int64_t n = x->shape.rows - from < x->chunk ? x->shape.rows - from : x->chunk;
-        const chunk_plans *p = &x->plans[n < x->chunk];
-        mx_xent_slice_back g = {.lse = row_of(&in[LSE], from, 1),
-                                .dlse = row_of(&in[DLSE], from, 1),
-                                .dpicked = row_of(&in[DPICKED], from, 1), .out = d,
+        const mx_xent_plans *p = &x->plans[n < x->chunk];
+        mx_xent_slice_back g = {.lse = mx_cuda_row(&in[LSE], from, 1),
+                                .dlse = mx_cuda_row(&in[DLSE], from, 1),
+                                .dpicked = mx_cuda_row(&in[DPICKED], from, 1), .out = d,
                                 .f32 = x->shape.f32};
         MX_TRY(project(c, s, x, from, n, &r));
         MX_TRY(mx_cuda_check(mx_cuda_xent_slice_grad(&r, &g, c->stream), "cross-entropy"));
         MX_TRY(mx_gemm_plan_launch(p->input, d, in[W].data,
-                                   row_of(&s->call.out[0], from, x->shape.d), c->gemm_work,
+                                   mx_cuda_row(&s->call.out[0], from, x->shape.d), c->gemm_work,
                                    c->stream));
-        MX_TRY(mx_gemm_plan_launch(p->dw[from > 0], d, row_of(&in[X], from, x->shape.d),
+        MX_TRY(mx_gemm_plan_launch(p->dw[from > 0], d, mx_cuda_row(&in[X], from, x->shape.d),
                                    s->call.out[1].data, c->gemm_work, c->stream));
     }
     return MX_OK;

@@ -1,5 +1,5 @@
 /* train_kernels.cu - sums, lookups and small updates of a training step; AdamW and norms over many
- * tensors are in many_kernels.cu.
+ * tensors are in multi_tensor.cu.
  *
  * Sums go in two stages over a fixed cut of the data, so the result does not depend on scheduling.
  * Everything here is memory-bound and streams its operands once.

@@ -1,11 +1,11 @@
 /* xent.cu - softmax cross-entropy over rows of logits, the gradient written over the logits.
  *
- * One block a row, two blocks an SM, so that one reads while the other writes. Pass one
- * finds max and sum of exponentials together (each thread keeps a running pair, pairs are merged in
- * a fixed order) and keeps the front of the row in shared memory; pass two takes the front from
- * there and the rest from L2, and writes the gradient. Memory traffic is one
- * read and one write of the logits. With z = cap tanh(l / cap) the gradient is multiplied by 1 - (z
- * / cap)^2. The z-loss adds z_loss lse^2 to the loss and 2 z_loss lse to the softmax's factor.
+ * One block a row, two blocks an SM, so that one reads while the other writes. Pass one finds max
+ * and sum of exponentials together (each thread keeps a running pair, pairs are merged in a fixed
+ * order) and keeps the front of the row in shared memory; pass two takes the front from there and
+ * the rest from L2, and writes the gradient. Memory traffic is one read and one write of the
+ * logits. With z = cap tanh(l / cap) the gradient is multiplied by 1 - (z / cap)^2. The z-loss adds
+ * z_loss lse^2 to the loss and 2 z_loss lse to the softmax's factor.
  */
 #include "device/cuda/attention/flash.cuh"
 #include "device/cuda/core/kernels.h"

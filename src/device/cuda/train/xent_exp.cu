@@ -1,10 +1,10 @@
 /* xent_exp.cu - the GEMM of xent_exp.h: x w^T, stored as exponentials, with their sums.
  *
  * An Epilogue of hopper_gemm.cuh: a group keeps a finished tile as differences from the label's
- * logit, in powers of two, two to a register in half precision, and raises and stores an eighth of
- * it during each of the next tile's first steps. (The error that half precision makes of an
- * exponential is at most that of bf16 between e^-11 and e^11, and four times that at e^44; sums are
- * of float32.)
+ * logit, times log2 e, two to a register in half precision, and takes 2^x of an eighth of it, and
+ * stores that, during each of the next tile's first steps. (The error that half precision makes of
+ * an exponential is at most that of bf16 between e^-11 and e^11, and four times that at e^44; sums
+ * are of float32.)
  */
 #include "device/cuda/attention/flash.cuh"
 #include "device/cuda/gemm/hopper_gemm.cuh"
@@ -34,7 +34,7 @@ template <what WHAT, bool AGAIN> struct exp_epilogue : gemm_epilogue {
     typedef exp_args args;
     uint32_t v[64];
     float sum[2];              /* MOST: the largest so far */
-    float about[2], capped[2]; /* in powers of two, before and after the cap */
+    float about[2], capped[2]; /* times log2 e, before and after the cap */
     uint16_t *y;               /* this lane's first 16 bytes */
     float *part;
     int left[2]; /* columns from there on, of its row and the one 8 below; 0: not stored */

@@ -62,7 +62,7 @@ cudaError_t mx_cuda_xent_exp(const mx_xent_exp *s, const mx_xent_exp_args *a, cu
 cudaError_t mx_cuda_xent_scale(mx_bf16 *dx, const float *sums, const float *factor, int64_t rows,
                                int64_t d, cudaStream_t stream);
 
-/* xent_exp.cu: the GEMM of all rows, about z_t; the largest logit (in powers of two) of marked
+/* xent_exp.cu: the GEMM of all rows, about z_t; the largest logit (times log2 e) of marked
  * rows in place of sums; the GEMM of marked rows again, about that. */
 typedef enum { MX_XENT_FIRST, MX_XENT_MOST, MX_XENT_AGAIN } mx_xent_pass;
 cudaError_t mx_cuda_xent_gemm(const mx_xent_exp *s, const mx_xent_exp_args *a,

@@ -1,12 +1,11 @@
 /* xent_keep.cu - see xent_keep.h. What stands between the GEMMs: rows. */
-#include "device/cuda/attention/flash.cuh"
 #include "device/cuda/train/xent_keep.h"
+#include "device/cuda/train/xent_rows.cuh"
 
-enum { OWN_THREADS = 256, ROW_BLOCK = 32, SLICES = 8, BAND = MX_XENT_BAND, PLAIN_THREADS = 256 };
+enum { PLAIN_THREADS = 256 };
 enum { NO_LABEL = -(1 << 30) }; /* in no tile of the GEMM */
 #define MOST_SUM 5e21f        /* e^50: see mx_xent_kept */
 #define LEAST_SUM 2e-22f
-#define FAR_AWAY 1e30f /* what rows that do not count are counted from: their e are 0 */
 
 struct keep_args {
     mx_xent_exp s;
@@ -15,10 +14,6 @@ struct keep_args {
     int32_t *local;
 };
 
-__device__ __forceinline__ float through_cap(float l, float cap)
-{
-    return cap > 0 ? cap * tanhf(l / cap) : l;
-}
 __device__ __forceinline__ int64_t word_of(int64_t label, int64_t n)
 {
     int64_t w = label % n;
@@ -39,16 +34,7 @@ __global__ __launch_bounds__(OWN_THREADS) void own_kernel(keep_args p)
     float l = FAR_AWAY, z = FAR_AWAY;
     if (label >= 0) {
         const uint16_t *x = p.a.x + row * p.s.d, *w = p.a.w + word_of(here, p.s.vocab) * p.s.d;
-        float sum = 0;
-        for (int64_t i = 8 * (threadIdx.x & 31); i < p.s.d; i += 256) {
-            float f[8], g[8];
-            unpack8(f, load8(x + i));
-            unpack8(g, load8(w + i));
-#pragma unroll
-            for (int j = 0; j < 8; j++)
-                sum += f[j] * g[j];
-        }
-        l = p.s.scale * warp_sum(sum);
+        l = p.s.scale * warp_dot(x, w, p.s.d);
         z = through_cap(l, p.s.softcap);
     }
     if (threadIdx.x % 32 == 0) {
@@ -56,26 +42,6 @@ __global__ __launch_bounds__(OWN_THREADS) void own_kernel(keep_args p)
         p.a.own[row] = z;
         p.local[row] = label >= 0 && here >= 0 && here < p.s.vocab ? (int32_t)here : NO_LABEL;
     }
-}
-
-/* Sum or maximum over the tiles, in an order that does not depend on time. */
-__device__ __forceinline__ float over_tiles(const keep_args &p, int64_t row, bool most, int slice,
-                                            int lane)
-{
-    __shared__ float part[SLICES][ROW_BLOCK];
-    int tiles = (int)((p.s.vocab + MX_XENT_WIDE - 1) / MX_XENT_WIDE);
-    float sum = most ? -INFINITY : 0.f;
-    if (row < p.s.rows)
-#pragma unroll 8
-        for (int t = slice; t < tiles; t += SLICES) {
-            float v = p.a.parts[t * p.s.rows + row];
-            sum = most ? fmaxf(sum, v) : sum + v;
-        }
-    part[slice][lane] = sum;
-    __syncthreads();
-    for (int t = 1; t < SLICES && slice == 0; t++)
-        sum = most ? fmaxf(sum, part[t][lane]) : sum + part[t][lane];
-    return sum;
 }
 
 template <mx_xent_pass PASS>

@@ -4,35 +4,15 @@
  * from. After it the sums of the tiles become the row's sum, that its loss, its factor and the
  * label's entry of e; and x times the factor is made, with which dw is one GEMM. dx is
  * multiplied by the factor at the end, from float32 sums, and so rounded once. */
-#include "device/cuda/attention/flash.cuh"
-#include "device/cuda/train/xent_exp.h"
+#include "device/cuda/train/xent_rows.cuh"
 
-enum { OWN_THREADS = 256, ROW_BLOCK = 32, SLICES = 8, BAND = MX_XENT_BAND };
-#define FITS 5e21f     /* e^50: factors of larger sums would leave the numbers of bf16 */
-#define FAR_AWAY 1e30f /* what rows that do not count are counted from: their e are 0 */
+#define FITS 5e21f /* e^50: factors of larger sums would leave the numbers of bf16 */
 
 struct row_args {
     mx_xent_exp s;
     mx_xent_exp_args a;
 };
 
-__device__ __forceinline__ float warp_dot(const uint16_t *x, const uint16_t *w, int64_t d)
-{
-    float sum = 0;
-    for (int64_t i = 8 * (threadIdx.x & 31); i < d; i += 256) {
-        float a[8], b[8];
-        unpack8(a, load8(x + i));
-        unpack8(b, load8(w + i));
-#pragma unroll
-        for (int j = 0; j < 8; j++)
-            sum += a[j] * b[j];
-    }
-    return warp_sum(sum);
-}
-__device__ __forceinline__ float through_cap(float l, float cap)
-{
-    return cap > 0 ? cap * tanhf(l / cap) : l;
-}
 __device__ __forceinline__ bool does_count(const row_args &p, int label)
 {
     return label >= 0 && label < p.s.vocab;
@@ -86,26 +66,6 @@ __device__ row_end end_row(const row_args &p, float z, float about, float sum, f
     if (!(fabsf(z) < FAR_AWAY))
         r = {NAN, NAN, NAN, 0.f, false};
     return r;
-}
-
-/* sum or maximum over the tiles, in an order that does not depend on time. */
-__device__ __forceinline__ float over_tiles(const row_args &p, int64_t row, bool most, int slice,
-                                            int lane)
-{
-    __shared__ float part[SLICES][ROW_BLOCK];
-    int tiles = (int)((p.s.vocab + MX_XENT_WIDE - 1) / MX_XENT_WIDE);
-    float sum = most ? -INFINITY : 0.f;
-    if (row < p.s.rows)
-#pragma unroll 8
-        for (int t = slice; t < tiles; t += SLICES) {
-            float v = p.a.parts[t * p.s.rows + row];
-            sum = most ? fmaxf(sum, v) : sum + v;
-        }
-    part[slice][lane] = sum;
-    __syncthreads();
-    for (int t = 1; t < SLICES && slice == 0; t++)
-        sum = most ? fmaxf(sum, part[t][lane]) : sum + part[t][lane];
-    return sum;
 }
 
 template <mx_xent_pass PASS>

@@ -1,4 +1,4 @@
-/* many_kernels.cu - AdamW and sums of squares over many tensors at once.
+/* multi_tensor.cu - AdamW and sums of squares over many tensors at once (multi-tensor apply).
  *
  * A model has hundreds of weights, most of them small: a launch each would cost more than the work.
  * The descriptions of up to MANY tensors travel as the kernel's argument; every block works on one

@@ -1,4 +1,4 @@
-/* alone.c - the time that kernels take when nothing else runs on the GPU.
+/* kernel_time.c - the time that kernels take when nothing else runs on the GPU.
  *
  * Ranks that are threads share one GPU: events around a step would also count what others run
  * between them, and how long they wait for each other. So ranks take turns (process_group.h): a
@@ -30,7 +30,7 @@ static void give_turn(mx_cuda_alone *a)
     a->held = false;
 }
 
-void mx_cuda_alone_close(mx_cuda *c)
+void mx_cuda_kernel_time_close(mx_cuda *c)
 {
     if (c->alone)
         give_turn(c->alone);
@@ -42,7 +42,7 @@ void mx_cuda_alone_close(mx_cuda *c)
     c->alone = NULL;
 }
 
-mx_status mx_cuda_alone_begin(mx_cuda *c)
+mx_status mx_cuda_kernel_time_begin(mx_cuda *c)
 {
     mx_cuda_alone *a = c->alone;
     if (!a)
@@ -53,7 +53,7 @@ mx_status mx_cuda_alone_begin(mx_cuda *c)
     return mx_cuda_check(cudaEventRecord(a->begin, c->stream), "an event");
 }
 
-mx_status mx_cuda_alone_end(mx_cuda *c)
+mx_status mx_cuda_kernel_time_end(mx_cuda *c)
 {
     mx_cuda_alone *a = c->alone;
     float ms = 0;
@@ -70,7 +70,7 @@ mx_status mx_cuda_alone_end(mx_cuda *c)
     return st;
 }
 
-double mx_cuda_alone_take(mx_cuda *c)
+double mx_cuda_kernel_time_take(mx_cuda *c)
 {
     double ms = c->alone->ms;
     c->alone->ms = 0;
@@ -82,16 +82,16 @@ static mx_status time_nothing(mx_cuda *c)
 {
     double least = 1;
     for (int i = 0; i < TRIES; i++) {
-        MX_TRY(mx_cuda_alone_begin(c));
-        MX_TRY(mx_cuda_alone_end(c));
-        double ms = mx_cuda_alone_take(c);
+        MX_TRY(mx_cuda_kernel_time_begin(c));
+        MX_TRY(mx_cuda_kernel_time_end(c));
+        double ms = mx_cuda_kernel_time_take(c);
         least = ms < least ? ms : least;
     }
     c->alone->empty_ms = least;
     return MX_OK;
 }
 
-mx_status mx_cuda_alone_open(mx_cuda *c, mx_process_group *group)
+mx_status mx_cuda_kernel_time_open(mx_cuda *c, mx_process_group *group)
 {
     mx_cuda_alone *a = mx_realloc(NULL, sizeof *a);
     *a = (mx_cuda_alone){.group = group};

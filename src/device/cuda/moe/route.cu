@@ -1,4 +1,4 @@
-/* choose.cu - which experts a token goes to, and the tokens in the order of their experts.
+/* route.cu - which experts a token goes to, and the tokens in the order of their experts.
  *
  * Top k. A value and its index are one 64-bit number whose order is the order asked for: the value
  * as an unsigned number that sorts alike (NaN above all, the two zeros equal), then the complement
