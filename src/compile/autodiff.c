@@ -20,10 +20,13 @@ static int64_t index_of(const mx_node *n)
     return *(const int64_t *)n->attr; /* the output op's only attribute */
 }
 
-/* Rows of a table are added into the gradient that is there; anything else makes a sum. */
+/* Rows of a table are added into the gradient that is there, ranges beside each other are put
+ * together; anything else makes a sum. */
 static void accumulate(mx_graph *g, mx_node **slot, mx_node *d)
 {
     mx_node *onto = *slot ? mx_embed_grad_onto(g, *slot, d) : NULL;
+    if (*slot && !onto)
+        onto = mx_pad_join(g, *slot, d);
     *slot = onto ? onto : *slot ? mx_add(g, *slot, d) : d;
 }
 

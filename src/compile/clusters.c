@@ -33,6 +33,19 @@ static int value_number(const mx_group *g, mx_node *const *ext, const mx_cluster
     return -1;
 }
 
+/* The place of its last member; with `early` that of the first reader outside. */
+static int place_of(const mx_clusters *k, const mx_cluster *c)
+{
+    int at = c->member[c->n - 1]->seq;
+    for (int m = 0; m < c->n && k->early; m++) {
+        const mx_use_list *u = mx_uses_of(&k->uses, c->member[m]);
+        for (int i = 0; i < u->n; i++)
+            if (mx_cluster_of(k, u->use[i].by) != c && u->use[i].by->seq < at)
+                at = u->use[i].by->seq;
+    }
+    return at;
+}
+
 static void emit(mx_clusters *k, mx_cluster *c, const int *inside_uses)
 {
     mx_group *g = MX_NEW(&k->g->arena, mx_group);
@@ -58,7 +71,7 @@ static void emit(mx_clusters *k, mx_cluster *c, const int *inside_uses)
         }
     }
     mx_node *last = c->member[c->n - 1];
-    k->g->seq = last->seq;
+    k->g->seq = place_of(k, c);
     const char *scope = k->g->scope;
     k->g->scope = last->scope;
     mx_node *fused = mx_fused(k->g, g, ext);

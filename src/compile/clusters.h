@@ -19,6 +19,7 @@ typedef struct {
     mx_graph *g;
     mx_cluster **of; /* by node id; NULL: in none */
     mx_uses uses;
+    bool early; /* a group runs before its first reader, if that comes before its last member */
 } mx_clusters;
 
 static inline mx_cluster *mx_cluster_alive(mx_cluster *c)

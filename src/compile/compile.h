@@ -22,6 +22,8 @@ typedef struct mx_compile_options {
     mx_weight_codes codes;     /* with weights_fixed: how matrices lie */
     const struct mx_frozen_codes *frozen_codes; /* beside adapters (frozen_codes.h); NULL: none */
     const mx_quantization *quantization; /* of matmuls; NULL: none. Borrows */
+    int64_t mlp_tiles;         /* pieces of dense MLPs (tile_mlp.c); 0, 1: whole */
+    int64_t offload_layers;    /* that have tensors in host memory, the first ones; 0: all */
     bool no_fuse;              /* every elementwise op alone, for comparison */
     const struct mx_partition *partition; /* for one rank of a mesh; NULL: one device */
     bool sum_late;             /* gradients are summed over ranks once an update, not each time they

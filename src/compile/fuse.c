@@ -9,7 +9,10 @@
  * also lead through a group that began before and has grown since: the search does not see those,
  * and a group that turns out to wait for itself is split again.
  *
- * The group runs where its last member stood. The scheduler moves what has to wait for it.
+ * The group runs where its last member stood. The scheduler moves what has to wait for it. Where an
+ * MLP is in pieces (tile_mlp.c) it runs before its first reader instead: a norm that is computed
+ * again is fused with numbers of its own gradient, which stand behind all pieces, and meanwhile
+ * everything in them that does not wait for the norm would be computed and kept.
  * clusters.c makes the nodes.
  */
 #include "compile/compile.h"
@@ -128,7 +131,7 @@ static bool depends_on_itself(fuser *f, const joint *j, const mx_node *n)
     return !fine;
 }
 
-/* --- joining --- */
+/* --- growing a group --- */
 
 /* A member whose result is a column sum cannot be read inside: the sum is there when the group has
  * run. */
@@ -356,12 +359,13 @@ static void break_cycles(fuser *f, mx_node *const *order, int n, mx_arena *scrat
     }
 }
 
-void mx_pass_fuse(mx_graph *g, bool merge_)
+static void fuse(mx_graph *g, bool merge_, bool early)
 {
     mx_arena scratch = {0};
     int n, n_nodes = g->n_nodes;
     mx_node **order = mx_graph_order(g, &scratch, &n);
-    fuser f = {.clusters = {.g = g, .of = MX_NEW_N(&scratch, mx_cluster *, n_nodes)},
+    fuser f = {.clusters = {.g = g, .of = MX_NEW_N(&scratch, mx_cluster *, n_nodes),
+                            .early = early},
                .read_by = MX_NEW_N(&scratch, mx_cluster *, n_nodes),
                .at = MX_NEW_N(&scratch, int, n_nodes),
                .seen = MX_NEW_N(&scratch, int, n_nodes),
@@ -390,6 +394,11 @@ void mx_pass_fuse(mx_graph *g, bool merge_)
     mx_arena_fini(&scratch);
 }
 
+void mx_pass_fuse(mx_graph *g, bool merge_)
+{
+    fuse(g, merge_, false);
+}
+
 /* A gradient is added to its sum as soon as it is there, so that it need not be kept: at the end
  * all of them would be alive at once. After fuse, so that no group is split. */
 static void accumulate_early(mx_graph *g)
@@ -401,7 +410,7 @@ static void accumulate_early(mx_graph *g)
 
 static mx_status run(mx_graph *g, mx_compilation *c)
 {
-    mx_pass_fuse(g, !c->o->no_fuse);
+    fuse(g, !c->o->no_fuse, c->o->mlp_tiles > 1);
     accumulate_early(g);
     return MX_OK;
 }

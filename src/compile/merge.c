@@ -24,7 +24,7 @@
 
 enum { ENOUGH = 3, ALIGN = 8 }; /* ALIGN: elements; strided views begin at 16 bytes */
 
-/* Columns of all ranks put together: the rows of several weights may be, before that. */
+/* Columns gathered over ranks: the rows of several weights may be concatenated before that. */
 static bool is_gathered(const mx_node *w)
 {
     return w->op == &mx_op_all_gather && ((const mx_collective_attr *)w->attr)->dim == 1;

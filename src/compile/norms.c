@@ -15,7 +15,7 @@ mx_node *mx_squares(mx_graph *g, mx_node *x, const mx_partition *on)
     return on ? mx_sum_squares_wide(g, x) : mx_sum_squares(g, x);
 }
 
-/* Numbers as one vector; as many as a node has inputs are joined at a time. */
+/* Numbers as one vector; as many as a node has inputs are concatenated at a time. */
 static mx_node *vector_of(mx_graph *g, mx_node *const *x, int n)
 {
     mx_node **part = MX_NEW_N(&g->arena, mx_node *, n);

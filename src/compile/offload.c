@@ -103,6 +103,23 @@ static int by_reading(const void *a, const void *b)
     return ((const item *)a)->read - ((const item *)b)->read;
 }
 
+/* Leaves the items of the layers behind the first `most` where they are. */
+static void limit_layers(offload *o, int64_t most)
+{
+    int64_t layers = 0;
+    int n = 0;
+    qsort(o->items, (size_t)o->n_items, sizeof *o->items, by_making);
+    for (int i = 0; i < o->n_items; i++) {
+        const mx_node *now = o->order[o->items[i].read];
+        const mx_node *last = n ? o->order[o->items[n - 1].read] : NULL;
+        layers += !last || !mx_same_layer(now, last);
+        if (layers > most)
+            break;
+        o->items[n++] = o->items[i];
+    }
+    o->n_items = n;
+}
+
 static int64_t largest_layer(const offload *o)
 {
     int64_t most = 0, sum = 0;
@@ -188,7 +205,7 @@ static bool moves(const mx_node *x)
 }
 
 /* Marks the memory of what is named, and of what is made by moving it: the gate and up halves of a
- * joint projection are kept, not the projection. Names that fit nothing are an error: they are
+ * merged projection are kept, not the projection. Names that fit nothing are an error: they are
  * another model's, or misspelt. */
 static mx_status find_names(offload *o, const char *names)
 {
@@ -219,7 +236,7 @@ static mx_status find_names(offload *o, const char *names)
     return st;
 }
 
-mx_status mx_pass_offload(mx_graph *g, const char *names)
+mx_status mx_pass_offload(mx_graph *g, const char *names, int64_t layers)
 {
     mx_arena scratch = {0};
     size_t n_memory = (size_t)g->n_nodes * MX_MAX_OUT;
@@ -238,6 +255,8 @@ mx_status mx_pass_offload(mx_graph *g, const char *names)
             o.at[o.order[i]->id] = i;
         find_readers(&o);
         find_items(&o, mx_glob_any(names, "decoder_layer_input"));
+        if (layers > 0)
+            limit_layers(&o, layers);
         place_copies(&o);
         move_all(&o);
     }
@@ -249,7 +268,9 @@ mx_status mx_pass_offload(mx_graph *g, const char *names)
 static mx_status run(mx_graph *g, mx_compilation *c)
 {
     const char *names = c->remat.offload;
-    return !c->device->host_memory && names && *names ? mx_pass_offload(g, names) : MX_OK;
+    if (c->device->host_memory || !names || !*names)
+        return MX_OK;
+    return mx_pass_offload(g, names, c->o->offload_layers);
 }
 
 const mx_compile_pass mx_compile_pass_offload = {

@@ -238,9 +238,8 @@ static mx_update early_rates(mx_graph *g, const mx_optimizer *o, const mx_partit
 
 /* Updates in the backward pass: weight i is changed as soon as its gradient is there, whose memory
  * then serves the next one. Nothing is known of the other gradients yet, so there is no clip, and
- * of a step with a gradient that is not finite only the weights with such a gradient stay.
- * squares: of
- * the gradients; then the weights as they have become. */
+ * of a step with a gradient that is not finite only the weights with such a gradient stay. squares:
+ * of the gradients; then the weights as they have become. */
 static void update_early(mx_graph *g, const mx_update *all, const mx_update_part *part, int n,
                          mx_node *const *cast, mx_node **squares)
 {

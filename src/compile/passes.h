@@ -87,8 +87,9 @@ mx_status mx_pass_remat(mx_graph *g, mx_remat how) MX_MUST_USE;
 /* Does the policy keep the result of this matmul for the backward pass? */
 bool mx_remat_keeps_gemm(mx_remat how, const mx_node *gemm);
 
-/* What remat has kept and `names` names lies in host memory between the passes. */
-mx_status mx_pass_offload(mx_graph *g, const char *names) MX_MUST_USE;
+/* What remat has kept and `names` names lies in host memory between the passes, of the first
+ * `layers` layers; 0: of all. */
+mx_status mx_pass_offload(mx_graph *g, const char *names, int64_t layers) MX_MUST_USE;
 
 /* merge = false: every elementwise node becomes a group of its own (for comparison). */
 void mx_pass_fuse(mx_graph *g, bool merge);

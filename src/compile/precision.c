@@ -97,8 +97,7 @@ void mx_pass_narrow_weights(mx_graph *g, bool trained_too)
     mx_graph_resolve(g);
 }
 
-/* Set on variables and carried over to what has their values: casts, and what puts them together.
- */
+/* Set on variables and carried over to what has their values: casts and concatenations. */
 void mx_pass_grad_dtypes(mx_graph *g, mx_dtype narrow)
 {
     if (g->error)

@@ -2,6 +2,7 @@
 #include "compile/program_file.h"
 
 #include "ir/placement.h"
+#include "ops/collective.h"
 #include "ops/group.h"
 #include <limits.h>
 #include <string.h>
@@ -74,6 +75,39 @@ static void code_cut(mx_codec *c, mx_cut *k)
     mx_code_i64(c, &k->rows);
 }
 
+/* Could the partition pass have cut a dim of this size so? */
+static bool is_cut_of(const mx_mesh *m, const mx_cut *k, int64_t size)
+{
+    int64_t sum = 0, chunks = 2 * mx_mesh_degree(m, MX_AXIS_CONTEXT);
+    for (int b = 0; b < k->n_blocks; b++) {
+        if (k->block[b] < 0 || k->block[b] > size - sum)
+            return false;
+        sum += k->block[b];
+    }
+    for (int f = 0; f < k->n; f++)
+        if (f + 1 < k->n && k->size[f] != mx_mesh_size(m, k->axes[f]))
+            return false;
+    if (k->n && k->zigzag[0] && (k->size[0] < chunks || size > k->size[0]))
+        return false;
+    return !k->sorted_by && (!k->n || !k->zigzag[0] || chunks < MX_MAX_RUNS || k->n == 1);
+}
+
+/* The part of another rank of the same kind: whether it is the first of those that have the same
+ * stays as it is. A stage has everything of its layers, as the partition pass has it. */
+static mx_box moved(mx_codec *c, const mx_box *b)
+{
+    int rank;
+    mx_box own = *b;
+    mx_mesh mesh = mx_mesh_without(c->mesh, MX_AXIS_STAGE, c->rank, &rank);
+    for (int d = 0; d < b->whole.ndim; d++)
+        if (!is_cut_of(&mesh, &b->at.dim[d], b->whole.dim[d]))
+            mx_codec_refuse(c, "a tensor is cut as none can be");
+    if (!c->bad)
+        own = mx_box_of(&mesh, rank, &b->whole, &b->at);
+    own.first = b->first;
+    return own;
+}
+
 void mx_code_box(mx_codec *c, const mx_box **box)
 {
     bool there = !mx_codec_reads(c) && *box;
@@ -96,6 +130,8 @@ void mx_code_box(mx_codec *c, const mx_box **box)
             mx_code_range(c, &b.run[d][i].n, 0, b.whole.dim[d] - b.run[d][i].from);
         }
     }
+    if (mx_codec_reads(c) && c->mesh && !c->bad)
+        b = moved(c, &b);
     if (mx_codec_reads(c))
         *box = mx_arena_copy(c->arena, &b, sizeof b);
 }
@@ -219,6 +255,14 @@ void mx_code_attr(mx_codec *c, const mx_op *op, const void **attr, int64_t count
         memcpy(copy, *attr, op->attr_size);
     for (const mx_attr_field *f = op->fields; f && f->name; f++)
         code_field(c, f, copy + f->offset, count);
-    if (mx_codec_reads(c))
-        *attr = copy;
+    if (!mx_codec_reads(c))
+        return;
+    *attr = copy;
+    if (c->mesh && op->fields == mx_collective_fields) {
+        mx_collective_attr *a = (mx_collective_attr *)(void *)copy;
+        if (a->axes < 0 || a->axes >= 1 << MX_AXIS_COUNT)
+            mx_codec_refuse(c, "a group of ranks has axes that there are not");
+        else
+            a->index = mx_mesh_index(c->mesh, c->rank, (mx_axis_set)a->axes);
+    }
 }

@@ -217,12 +217,22 @@ static void read_record(mx_codec *c, const mx_record_pool *pool, record *r, int 
         return;
     const uint8_t *bytes = (const uint8_t *)mx_str_text(&pool->bytes);
     mx_codec one = {.at = bytes + pool->at[number], .end = bytes + record_end(pool, number),
-                    .arena = c->arena};
+                    .arena = c->arena, .mesh = c->mesh, .rank = c->rank};
     code_record(&one, r, id);
     if (!one.bad && mx_codec_left(&one))
         one.bad = "a node has more than belongs to it";
     if (one.bad)
         mx_codec_refuse(c, one.bad);
+}
+
+/* May input i be absent? Where a case of the op leaves it out; an op without cases, which only
+ * other ops' gradients make, says so when it is inferred. */
+static bool is_optional(const mx_op *op, int i)
+{
+    for (const mx_case *t = op->cases; t && t->n_in; t++)
+        if (i < t->n_in && t->in[i].absent)
+            return true;
+    return !op->cases && op->infer;
 }
 
 /* What a kernel and the binder take for granted of any node. */
@@ -238,6 +248,9 @@ static void check_node(mx_codec *c, mx_graph *g, const mx_node *n)
     for (int k = 0; k < n->n_out; k++)
         if (n->op->alias[k] > n->n_in)
             mx_codec_refuse(c, "a node overwrites an input that it does not have");
+    for (int i = 0; i < n->n_in; i++)
+        if (!n->in[i] && !is_optional(n->op, i))
+            mx_codec_refuse(c, "a node lacks an input");
     bool follows = n->op->kind == MX_VIEW || n->op->kind == MX_PROJECT;
     if (follows && (n->n_in < 1 || !n->in[0]))
         mx_codec_refuse(c, "a view is of nothing");

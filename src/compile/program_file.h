@@ -12,6 +12,10 @@
  * Ranks of a mesh have nearly the same programs. So records are kept once in a pool, and a program
  * is a list of numbers of records.
  *
+ * Ranks that differ in their place on the axes data, fsdp and expert alone have one program, but
+ * for the boxes of variables and inputs and for the indexes in their groups, both of which follow
+ * from mesh and rank. So one of them is kept, and a codec with a mesh reads it as another's.
+ *
  * What is read is checked: every number against its limits, every place against the buffers, and
  * then the graph by the verifier, which infers every type again.
  */

@@ -57,7 +57,7 @@ static mx_node *behind_views(mx_node *x)
     return x;
 }
 
-/* Weights put together (merge.c): copied together again rather than kept from pass to pass. */
+/* Concatenated weights (merge.c): copied again rather than kept from pass to pass. */
 static bool concats_weights(const mx_node *n)
 {
     if (n->op != &mx_op_concat)
@@ -70,7 +70,7 @@ static bool concats_weights(const mx_node *n)
     return true;
 }
 
-/* A weight that ranks have put together, or the numbers of one that lies in codes or is rounded to
+/* A weight gathered over ranks, or the numbers of one that lies in codes or is rounded to
  * them, or random numbers. It is made again for the backward pass, whatever the policy
  * ("reshard after forward"): kept, it would be a copy of the model on every rank. */
 static bool is_made_again(const mx_node *n)

@@ -3,7 +3,7 @@
  *     out = dropout(softmax(scale q k^T + mask)) v       P (B, H, Sq, Sk) is a tensor of the graph
  *
  * The attention op never stores P, and its kernels draw no random numbers. So where probabilities
- * are dropped, the op is put together of smaller ones that every device has: two batched matmuls, a
+ * are dropped, the op is replaced by smaller ones that every device has: two batched matmuls, a
  * softmax and the counter-based numbers of mx_dropout. That takes S x S memory a head and the time
  * of it, and says the same on every device and mesh.
  *

@@ -19,12 +19,17 @@
 
 #include "base/arena.h"
 #include "base/str.h"
+#include "ir/mesh.h"
 
 typedef struct {
     mx_str *out;              /* where it writes; NULL: it reads */
     const uint8_t *at, *end;  /* what is left to be read; borrows */
     mx_arena *arena;          /* where texts that are read live */
     const char *bad;          /* what cannot be, of the bytes read; NULL: nothing */
+    /* Programs that are read become those of another rank of the mesh (compile/program_file.h);
+     * NULL: they stay those of the rank they were written for. */
+    const mx_mesh *mesh;
+    int rank;
 } mx_codec;
 
 static inline bool mx_codec_reads(const mx_codec *c)

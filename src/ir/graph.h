@@ -123,8 +123,9 @@ mx_status mx_graph_check_final(const mx_graph *g) MX_MUST_USE;
 void mx_node_forward(mx_node *old, mx_node *now);
 void mx_graph_resolve(mx_graph *g);
 
-/* Drops nodes that nothing needs and numbers the others in execution order, as if they had been
- * built so: for passes that put nodes into the middle of a forward graph. */
+/* Drops nodes that nothing needs, except variables and inputs, and numbers the others in execution
+ * order, as if they had been built so: for passes that put nodes into the middle of a forward
+ * graph. */
 void mx_graph_renumber(mx_graph *g);
 /* Live nodes in execution order: topological, and as close to (seq, id) as that allows. A node that
  * overwrites a variable comes after every other reader of it. Gives an array in `arena`. */

@@ -231,9 +231,16 @@ void mx_graph_renumber(mx_graph *g)
     mx_arena scratch = {0};
     int n;
     mx_node **order = mx_graph_order(g, &scratch, &n);
+    bool *live = mx_graph_live(g, &scratch);
+    mx_node **all = MX_NEW_N(&scratch, mx_node *, g->n_nodes);
+    memcpy(all, order, sizeof *all * (size_t)n);
+    for (int i = 0; i < g->n_nodes; i++) /* a pass that comes later may read them, by name */
+        if (!live[i] && g->node[i]->op->kind == MX_SOURCE && g->node[i]->name &&
+            mx_graph_find(g, g->node[i]->name) == g->node[i])
+            all[n++] = g->node[i];
     for (int i = 0; i < n; i++) {
-        g->node[i] = order[i];
-        order[i]->id = order[i]->seq = i;
+        g->node[i] = all[i];
+        all[i]->id = all[i]->seq = i;
     }
     g->n_nodes = n;
     mx_arena_fini(&scratch);

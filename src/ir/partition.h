@@ -25,6 +25,7 @@ typedef struct mx_partition_call {
     bool has_want;
     mx_placement want;      /* of output 0 */
     /* Decided: */
+    bool not_ulysses; /* that was asked for, and the heads do not divide */
     mx_placement in[MX_MAX_IN], out[MX_MAX_OUT];
     /* `local` may give outputs 1.. as nodes of their own; NULL: those of the node it returns. */
     mx_node *made[MX_MAX_OUT];

@@ -67,6 +67,12 @@ typedef struct {
     mx_status (*check)(mx_process_group *g);
 } mx_process_group_kind;
 
+/* The calls of a kind whose functions have the names of these members (send: send_message). */
+#define MX_PROCESS_GROUP_CALLS                                                                     \
+    .all_gather = all_gather, .reduce_scatter = reduce_scatter, .all_reduce = all_reduce,          \
+    .all_to_all = all_to_all, .exchange = exchange, .shift = shift, .send = send_message,          \
+    .sent = sent, .post = post, .receive = receive, .leave = leave
+
 struct mx_process_group {
     const mx_process_group_kind *kind;
     int rank, size; /* within the group */

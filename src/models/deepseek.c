@@ -5,11 +5,10 @@
  *     x = x + sum_j w_j expert_j(norm x) + shared(norm x)        in the others
  *
  * Multi-token prediction (V3; mtp_num_layers, as MaxText has it, in training; serving guesses with
- * the first of them): layer
- * L + k - 1 reads h' = eh_proj [enorm embed(token i + k), hnorm h_i], and its own norm and the
- * model's head predict token i + k + 1. The names are those of the published checkpoints, which
- * repeat embedding and head in such a layer; these copies are not read. MaxText has no norm of such
- * a layer's own.
+ * the first of them): layer L + k - 1 reads h' = eh_proj [enorm embed(token i + k), hnorm h_i], and
+ * its own norm and the model's head predict token i + k + 1. The names are those of the published
+ * checkpoints, which repeat embedding and head in such a layer; these copies are not read. MaxText
+ * has no norm of such a layer's own.
  */
 #include "models/deepseek.h"
 

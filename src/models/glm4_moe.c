@@ -3,8 +3,8 @@
  *
  * Router: sigmoid scores; a bias that no gradient reaches is added for the choice alone; the
  * weights of the chosen sum to the scaling factor. The first layers have a dense MLP, the others
- * experts and one more that sees every token. The MTP layer, which
- * checkpoints have behind the last, is passed over.
+ * experts and one more that sees every token. The MTP layer, which checkpoints have behind the
+ * last, is passed over.
  */
 #include "models/decoder.h"
 #include "models/mixture.h"

@@ -244,6 +244,8 @@ static mx_node *rows_of(mx_graph *g, const mx_build *b, mx_node *x, const char *
                         const mx_windows *w)
 {
     int64_t C = x->type.dim[2];
+    if (!C)
+        return x; /* the graph has failed before */
     mx_node *each = mx_reshape(g, x, MX_SHAPE(b->batch, b->seq, 1, C));
     if (b->pages)
         x = enter_own(g, b, own_cache(g, b, what, w->rows, C), each, ring_slots(g, b, w->rows),

@@ -60,8 +60,8 @@ typedef struct {
     int64_t group_best; /* a group is as good as the sum of this many best experts (V2: 1, V3: 2) */
 } mx_gating;
 
-/* The k experts with the highest scores; their weights are the scores
- * themselves (or their shares). */
+/* The k experts with the highest scores; their weights are the scores themselves (or their
+ * shares). */
 mx_routing mx_route(mx_graph *g, mx_node *logits, mx_node *scores, mx_gating c);
 /* The k highest logits; the weights are the softmax of these alone (GPT-OSS). */
 mx_routing mx_route_top(mx_graph *g, mx_node *logits, int64_t k);

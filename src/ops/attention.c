@@ -3,7 +3,9 @@
  *     q (B, Sq, H, D)   k (B, Sk, K, D)   v (B, Sk, K, E)   ->   out (B, Sq, H, E), lse (B, H, Sq)
  * H is a multiple of K (grouped queries). The mask description is in ir/attention.h. lse, the
  * logarithm of each row's sum, is what the backward pass needs besides the inputs and the output;
- * no S x S matrix is ever stored.
+ * no S x S matrix is ever stored. Where the keys are a part of those that the queries see, and the
+ * result was merged with that of others (merge_attention.c), the backward pass takes lse and out of
+ * all: scores less that lse give each key's share of the whole.
  */
 #include "ir/attention.h"
 
@@ -12,6 +14,7 @@
 #include "ops.h"
 #include "ops/cpu/attention_kernel.h"
 #include "ops/gpu_work.h"
+#include "ops/merge_attention.h"
 #include "ops/num.h"
 #include <math.h>
 #include <string.h>
@@ -219,12 +222,15 @@ static void vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
     if (!dout[0] && !dout[1])
         return;
     mx_node *in[N_GRAD_IN] = {0};
+    mx_merged of = {n, NULL, dout[0], dout[1]};
+    if (!mx_merged_whole(n, dout, &of))
+        of.lse = mx_output(g, n, 1);
     memcpy(in, n->in, sizeof(mx_node *) * MX_ATTN_N_IN);
-    in[OUT] = n;
-    in[LSE] = mx_output(g, n, 1);
-    in[DOUT] = dout[0] ? mx_cast(g, dout[0], n->type.dtype)
+    in[OUT] = of.out;
+    in[LSE] = of.lse;
+    in[DOUT] = of.dout ? mx_cast(g, of.dout, n->type.dtype)
                        : mx_constant(g, mx_shape_of(&n->type), n->type.dtype, 0);
-    in[DLSE] = dout[1] ? mx_cast(g, dout[1], n->more[0].dtype) : NULL;
+    in[DLSE] = of.dlse ? mx_cast(g, of.dlse, n->more[0].dtype) : NULL;
     mx_node *d = mx_apply(g, &mx_op_attention_grad, n->attr, N_GRAD_IN, in);
     for (int i = 0; i < 3; i++)
         din[i] = mx_output(g, d, i);

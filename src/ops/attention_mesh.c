@@ -5,8 +5,8 @@
  *
  * Sequence (the axis `context`; queries stay where they are):
  *   all_gather   keys and values of the whole sequence on every rank
- *   ring         keys and values go round; each rank attends to what it has and merges:
- *                    lse = log sum_i e^lse_i,  out = sum_i e^(lse_i - lse) out_i
+ *   ring         keys and values go round; each rank attends to what it has and merges what it
+ *                found (merge_attention.c)
  *   ulysses      queries, keys and values are cut by heads instead, the sequence is whole
  * A query's place in the sequence is its own wherever it lies, so every mask means what it means on
  * one device. Lists of selected keys name places of the whole sequence: then keys are gathered.
@@ -14,6 +14,7 @@
 #include "ops/attention.h"
 
 #include "ops.h"
+#include "ops/merge_attention.h"
 #include <string.h>
 
 static bool of_query(int i)
@@ -57,7 +58,9 @@ void mx_attention_place(const mx_node *n, mx_partition_call *p)
     if (!heads_fit(n, mx_mesh_size(p->mesh, mx_cut_axes(&heads))))
         heads = (mx_cut){0};
     mx_axis_set both = mx_cut_axes(&heads) | mx_cut_axes(&length);
-    if (p->context == MX_CONTEXT_ULYSSES && heads_fit(n, mx_mesh_size(p->mesh, both))) {
+    bool ulysses = p->context == MX_CONTEXT_ULYSSES && length.n;
+    p->not_ulysses = ulysses && !heads_fit(n, mx_mesh_size(p->mesh, both));
+    if (ulysses && !p->not_ulysses) {
         heads = mx_cut_inside(p->mesh, &heads, h, mx_cut_axes(&length));
         length = (mx_cut){0};
     }
@@ -108,52 +111,33 @@ static void take_heads(mx_graph *g, const mx_node *n, mx_node **in, const mx_par
 
 /* --- the ring --- */
 
+/* Attention to one rank's keys after the other. */
 typedef struct {
-    mx_node *out; /* (B, S, H, E), as the op has it: it is moved as it is, and merged wider */
-    mx_node *lse; /* (B, S, H, 1), in float32 or wider */
-} partial;
+    int n;
+    mx_node **set; /* out and lse of each */
+} found;
 
-static mx_dtype wide(const mx_node *n)
+static void attend(mx_graph *g, const mx_node *n, const mx_attention_attr *a, mx_node *const *in,
+                   found *f)
 {
-    return n->type.dtype == MX_F64 ? MX_F64 : MX_F32;
+    f->set[2 * f->n] = mx_apply(g, n->op, a, MX_ATTN_N_IN, in);
+    f->set[2 * f->n + 1] = mx_output(g, f->set[2 * f->n], 1);
+    f->n++;
 }
 
-static partial attend(mx_graph *g, const mx_node *n, const mx_attention_attr *a, mx_node *const *in)
+/* The op's outputs, as it has them: of as many sets as one op merges, then of what that gave. The
+ * first set has all queries. */
+static mx_node *outputs(mx_graph *g, found *f, mx_partition_call *p)
 {
-    mx_node *y = mx_apply(g, n->op, a, MX_ATTN_N_IN, in);
-    mx_node *lse = mx_transpose(g, mx_output(g, y, 1), "bhs->bsh");
-    mx_shape s = mx_shape_of(&lse->type);
-    s.dim[s.ndim++] = 1;
-    /* A query that sees nothing here has -infinity: a number, so that differences are. */
-    mx_node *least = mx_constant(g, MX_SCALAR, lse->type.dtype, -1e30);
-    return (partial){y, mx_maximum(g, mx_reshape(g, lse, s), least)};
-}
-
-static partial merge(mx_graph *g, const partial *part, int count)
-{
-    mx_node *top = part[0].lse, *sum = NULL, *out = NULL;
-    if (count == 1)
-        return part[0];
-    for (int i = 1; i < count; i++)
-        top = mx_maximum(g, top, part[i].lse);
-    top = mx_detach(g, top);
-    for (int i = 0; i < count; i++) {
-        mx_node *e = mx_exp(g, mx_sub(g, part[i].lse, top));
-        mx_node *y = mx_mul(g, mx_cast(g, part[i].out, wide(part[i].out)), e);
-        sum = sum ? mx_add(g, sum, e) : e;
-        out = out ? mx_add(g, out, y) : y;
+    while (f->n > 1) {
+        int most = f->n < MX_MERGED_SETS ? f->n : MX_MERGED_SETS;
+        f->set[0] = mx_merge_attention(g, 2 * most, f->set);
+        f->set[1] = mx_output(g, f->set[0], 1);
+        f->n -= most - 1;
+        memmove(f->set + 2, f->set + 2 * most, sizeof *f->set * 2 * (size_t)(f->n - 1));
     }
-    out = mx_cast(g, mx_div(g, out, sum), part[0].out->type.dtype);
-    return (partial){out, mx_add(g, top, mx_log(g, sum))};
-}
-
-/* The op's outputs, as it has them. */
-static mx_node *outputs(mx_graph *g, partial all, mx_partition_call *p)
-{
-    mx_shape s = mx_shape_of(&all.lse->type);
-    s.ndim--;
-    p->made[1] = mx_transpose(g, mx_reshape(g, all.lse, s), "bsh->bhs");
-    return all.out;
+    p->made[1] = f->set[1];
+    return f->set[0];
 }
 
 /* What a rank has of the context axis. */
@@ -182,7 +166,7 @@ static void pass_on(mx_graph *g, const circle *c, mx_node **in, bool places)
 static mx_node *ring(mx_graph *g, const mx_node *n, mx_node **in, mx_partition_call *p)
 {
     circle c = circle_of(p);
-    partial *part = MX_NEW_N(&g->arena, partial, c.size);
+    found f = {0, MX_NEW_N(&g->arena, mx_node *, 2 * c.size)};
     bool placed = in[MX_ATTN_K_POS] != NULL;
     for (int i = 0; i < c.size; i++) {
         int source = mx_mesh_member(p->mesh, p->rank, (mx_axis_set)c.next.axes,
@@ -190,11 +174,11 @@ static mx_node *ring(mx_graph *g, const mx_node *n, mx_node **in, mx_partition_c
         mx_shape s = MX_SHAPE(in[MX_ATTN_K]->type.dim[0], in[MX_ATTN_K]->type.dim[1]);
         if (!placed)
             in[MX_ATTN_K_POS] = mx_attention_places(g, p, source, &p->in[MX_ATTN_K].dim[1], s);
-        part[i] = attend(g, n, n->attr, in);
+        attend(g, n, n->attr, in, &f);
         if (i + 1 < c.size)
             pass_on(g, &c, in, placed);
     }
-    return outputs(g, merge(g, part, c.size), p);
+    return outputs(g, &f, p);
 }
 
 /* --- the ring where only order counts ---
@@ -230,64 +214,39 @@ static void take_half(mx_graph *g, mx_node **in, bool queries, int half)
             in[k] = half_of(g, in[k], half);
 }
 
-/* What the queries of each half have found so far; where they need not be told apart, one. */
-typedef struct {
-    int n_halves, n[2];
-    partial *part[2];
-} found;
-
-static void keep(mx_graph *g, found *f, partial y)
-{
-    for (int h = 0; h < f->n_halves; h++)
-        f->part[h][f->n[h]++] = f->n_halves == 1 ? y
-                                                 : (partial){half_of(g, y.out, h),
-                                                             half_of(g, y.lse, h)};
-}
-
-/* Keys of another rank, which is before this one or behind it; late: the second half of queries. */
+/* Keys of another rank, which is before this one or behind it; late: the second half of queries,
+ * NULL: halves need not be told apart. */
 static void look_at(mx_graph *g, const mx_node *n, mx_node *const *in, mx_node *const *late,
                     bool before, found *f)
 {
     mx_attention_attr open = *(const mx_attention_attr *)n->attr;
     mx_node *now[MX_ATTN_N_IN];
-    bool halves = f->n_halves == 2;
     open.causal = false;
     for (int k = 0; k < MX_ATTN_N_IN; k++)
-        now[k] = halves && !before && of_query(k) ? late[k] : in[k];
-    if (halves && before)
+        now[k] = late && !before && of_query(k) ? late[k] : in[k];
+    if (late && before)
         take_half(g, now, false, 0);
-    partial y = attend(g, n, &open, now);
-    if (halves && !before)
-        f->part[1][f->n[1]++] = y;
-    else
-        keep(g, f, y);
+    attend(g, n, &open, now, f);
 }
 
 static mx_node *ring_by_order(mx_graph *g, const mx_node *n, mx_node **in, mx_partition_call *p)
 {
     circle c = circle_of(p);
-    found f = {.n_halves = ((const mx_attention_attr *)n->attr)->causal ? 2 : 1};
+    bool halves = ((const mx_attention_attr *)n->attr)->causal;
+    found f = {0, MX_NEW_N(&g->arena, mx_node *, 2 * c.size)};
     mx_node *late[MX_ATTN_N_IN];
     memcpy(late, in, sizeof late);
-    if (f.n_halves == 2)
+    if (halves)
         take_half(g, late, true, 1);
-    for (int h = 0; h < f.n_halves; h++)
-        f.part[h] = MX_NEW_N(&g->arena, partial, c.size);
     for (int i = 0; i < c.size; i++) {
         if (i == 0)
-            keep(g, &f, attend(g, n, n->attr, in));
+            attend(g, n, n->attr, in, &f);
         else
-            look_at(g, n, in, late, (c.index - i + c.size) % c.size < c.index, &f);
+            look_at(g, n, in, halves ? late : NULL, (c.index - i + c.size) % c.size < c.index, &f);
         if (i + 1 < c.size)
             pass_on(g, &c, in, false);
     }
-    partial all = merge(g, f.part[0], f.n[0]);
-    if (f.n_halves == 2) {
-        partial second = merge(g, f.part[1], f.n[1]);
-        all.out = mx_concat(g, 2, (mx_node *[]){all.out, second.out}, 1);
-        all.lse = mx_concat(g, 2, (mx_node *[]){all.lse, second.lse}, 1);
-    }
-    return outputs(g, all, p);
+    return outputs(g, &f, p);
 }
 
 /* --- gathered keys where only order counts ---
@@ -312,6 +271,14 @@ static mx_node *by_places(mx_graph *g, const mx_node *n, mx_node *const *in,
     return mx_apply(g, n->op, &a, MX_ATTN_N_IN, in);
 }
 
+/* What ranks send lies in one run. Values would keep a projection of queries, keys and values from
+ * being read where it lies (strided_views.c), so they get a tensor of their own, as rotated keys
+ * have. */
+static mx_node *in_one_run(mx_graph *g, mx_node *x)
+{
+    return mx_affine(g, x, 1, 0);
+}
+
 mx_node *mx_attention_local(mx_graph *g, const mx_node *n, mx_node *const *in, mx_partition_call *p)
 {
     mx_node *now[MX_ATTN_N_IN];
@@ -320,6 +287,8 @@ mx_node *mx_attention_local(mx_graph *g, const mx_node *n, mx_node *const *in, m
     take_heads(g, n, now, p);
     bool rings = length->n && is_ring(n, p, length);
     bool order = length->n && only_order_counts(n, in);
+    if (rings)
+        now[MX_ATTN_V] = in_one_run(g, now[MX_ATTN_V]);
     if (rings && order && has_use_for_all(n, length))
         return ring_by_order(g, n, now, p);
     if (!rings && order && is_by_context(length) && !in[MX_ATTN_SELECTED] &&

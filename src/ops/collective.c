@@ -11,7 +11,7 @@ const mx_attr_field mx_collective_fields[] = {
     MX_FIELD(mx_collective_attr, MX_ATTR_INT, to),
     MX_FIELD(mx_collective_attr, MX_ATTR_BOOL, varying),
     MX_FIELD(mx_collective_attr, MX_ATTR_BOOL, beside),
-    MX_FIELD(mx_collective_attr, MX_ATTR_INT, turn),
+    MX_FIELD(mx_collective_attr, MX_ATTR_INT, issue_order),
     {0},
 };
 

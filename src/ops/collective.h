@@ -18,7 +18,7 @@ typedef struct {
     int64_t to;          /* all_to_all: the dim that is cut instead. ring_shift: places to go */
     bool varying;        /* ranks do different work with the result: see all_gather.c */
     bool beside;         /* other nodes go on, up to a wait: see compile/mesh/overlap.c */
-    int64_t turn;        /* its place among the program's collectives, on every rank; 0: any */
+    int64_t issue_order; /* its place among the program's collectives, on every rank; 0: any */
 } mx_collective_attr;
 
 /* Fields for printing. */

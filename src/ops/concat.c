@@ -102,6 +102,22 @@ mx_node *mx_concat(mx_graph *g, int n, mx_node *const *x, int64_t dim)
     return n == 1 ? x[0] : mx_apply(g, &mx_op_concat, &at, n, x);
 }
 
+/* x and then y along a dim; a concat along it gives its own inputs instead of itself, as far as
+ * they have room. */
+mx_node *mx_concat_flat(mx_graph *g, mx_node *x, mx_node *y, int64_t dim)
+{
+    mx_node *side[2] = {x, y}, *part[2 * MX_MAX_IN];
+    int n = 0;
+    for (int i = 0; i < 2; i++) {
+        const concat_attr *at = side[i]->attr;
+        bool open = side[i]->op == &mx_op_concat && at->dim == dim &&
+                    n + side[i]->n_in + 1 - i <= MX_MAX_IN;
+        for (int k = 0; k < (open ? side[i]->n_in : 1); k++)
+            part[n++] = open ? side[i]->in[k] : side[i];
+    }
+    return mx_concat(g, n, part, dim);
+}
+
 static void concat_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
 {
     int64_t d = ((const concat_attr *)n->attr)->dim, at = 0;

@@ -86,7 +86,7 @@ static inline size_t mx_gpu_dequant_bytes(int64_t n, int64_t k)
     return mx_gpu_aligned_bytes(mx_gpu_dequant_band(n, k) * k, sizeof(uint16_t));
 }
 
-/* --- updates and sums (many_kernels.cu, train_kernels.cu) --- */
+/* --- updates and sums (multi_tensor.cu, train_kernels.cu) --- */
 
 enum { MX_GPU_ADAMW_PIECE = 4096, MX_GPU_ADAMW_NUMBERS = 3, MX_GPU_SQUARES_PIECE = 16384 };
 static inline size_t mx_gpu_adamw_bytes(int64_t n)
@@ -122,7 +122,7 @@ static inline size_t mx_gpu_gelu_grad_bytes(int64_t m, int64_t n)
     return sizeof(float) * (size_t)(mx_gpu_parts(m, MX_GPU_GELU_GRAD_ROWS) * n);
 }
 
-/* --- lookups and experts (embed.cu, choose.cu) --- */
+/* --- lookups and experts (embed.cu, route.cu) --- */
 
 /* cub's radix sort: two spare copies of the pairs, and histograms. */
 static inline size_t mx_gpu_sort_bytes(int64_t rows)
@@ -254,7 +254,7 @@ static inline size_t mx_gpu_exchange_bytes(int64_t experts, size_t rows)
 
 /* --- attention --- */
 
-/* One query against a cache, in pieces of the keys (decode.cu). */
+/* One query against a cache, in pieces of the keys (decode_attention.cu). */
 enum { MX_GPU_DECODE_BLOCKS = 396 };
 static inline int64_t mx_gpu_decode_splits(int64_t batch, int64_t heads_kv, int64_t capacity)
 {

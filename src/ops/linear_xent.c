@@ -19,14 +19,9 @@
 #include "ops/linear_xent.h"
 #include "ops/num.h"
 
-typedef struct {
-    double scale, softcap, z_loss;
-    bool w_fixed; /* w is not trained: in place of dw stands one number that nobody reads */
-} xent_attr;
-
 enum { MX_INPUTS_LINEAR_XENT };
 
-static mx_xent describe(const xent_attr *a, const mx_type *x, const mx_type *w)
+static mx_xent describe(const mx_xent_attr *a, const mx_type *x, const mx_type *w)
 {
     return (mx_xent){.n = x->dim[0], .dim = x->dim[1], .vocab = w->dim[0],
                      .type = mx_num_of(x->dtype), .scale = (float)a->scale,
@@ -52,7 +47,7 @@ static void forward(const mx_call *c)
 
 static void *dw_of(const mx_call *c, int out)
 {
-    return ((const xent_attr *)c->attr)->w_fixed ? NULL : c->out[out].data;
+    return ((const mx_xent_attr *)c->attr)->w_fixed ? NULL : c->out[out].data;
 }
 
 static void backward(const mx_call *c)
@@ -109,7 +104,7 @@ static mx_type dw_type(const mx_node *n)
 {
     mx_type t = n->in[W]->type;
     t.dtype = loss_dtype(n);
-    return ((const xent_attr *)n->attr)->w_fixed ? mx_type_of(t.dtype, MX_SHAPE(1)) : t;
+    return ((const mx_xent_attr *)n->attr)->w_fixed ? mx_type_of(t.dtype, MX_SHAPE(1)) : t;
 }
 
 static void infer_grad(mx_graph *g, mx_node *n)
@@ -139,14 +134,14 @@ static mx_cost cost(const mx_node *n)
 
 static mx_cost cost_3(const mx_node *n)
 {
-    return (mx_cost){.flops = (((const xent_attr *)n->attr)->w_fixed ? 2 : 3) * projection(n)};
+    return (mx_cost){.flops = (((const mx_xent_attr *)n->attr)->w_fixed ? 2 : 3) * projection(n)};
 }
 
 /* Loss of each row; read lse with mx_output(g, n, 1). */
 mx_node *mx_linear_xent(mx_graph *g, mx_node *x, mx_node *w, mx_node *labels, double scale,
                         double softcap, double z_loss)
 {
-    xent_attr a = {scale != 0 ? scale : 1, softcap, z_loss, false};
+    mx_xent_attr a = {scale != 0 ? scale : 1, softcap, z_loss, false};
     return MX_APPLY(g, &mx_op_linear_xent, &a, x, w, labels);
 }
 
@@ -163,7 +158,7 @@ static void vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
     if (!dout[0])
         return;
     mx_node *in[4] = {n->in[X], n->in[W], n->in[LABELS], dout[0]};
-    xent_attr a = *(const xent_attr *)n->attr;
+    mx_xent_attr a = *(const mx_xent_attr *)n->attr;
     a.w_fixed = is_fixed(n->in[W]);
     if (mx_node_depends(g, dout[0], n)) {
         mx_node *d = mx_apply(g, &mx_op_linear_xent_grad, &a, 4, in);
@@ -198,7 +193,7 @@ static mx_node *counted(mx_graph *g, mx_node *labels, mx_dtype dtype)
 /* Each rank's lse and label's logit, put together over the ranks that share the vocabulary. */
 static mx_node *local(mx_graph *g, const mx_node *n, mx_node *const *in, mx_partition_call *p)
 {
-    const xent_attr *a = n->attr;
+    const mx_xent_attr *a = n->attr;
     mx_axis_set axes = mx_cut_axes(&p->in[W].dim[0]);
     if (!axes)
         return mx_apply(g, n->op, a, 3, in);
@@ -224,10 +219,10 @@ static mx_node *local(mx_graph *g, const mx_node *n, mx_node *const *in, mx_part
 }
 
 static const mx_attr_field fields[] = {
-    MX_FIELD(xent_attr, MX_ATTR_F64, scale),
-    MX_FIELD(xent_attr, MX_ATTR_F64, softcap),
-    MX_FIELD(xent_attr, MX_ATTR_F64, z_loss),
-    MX_FIELD(xent_attr, MX_ATTR_BOOL, w_fixed),
+    MX_FIELD(mx_xent_attr, MX_ATTR_F64, scale),
+    MX_FIELD(mx_xent_attr, MX_ATTR_F64, softcap),
+    MX_FIELD(mx_xent_attr, MX_ATTR_F64, z_loss),
+    MX_FIELD(mx_xent_attr, MX_ATTR_BOOL, w_fixed),
     {0},
 };
 
@@ -238,7 +233,7 @@ const mx_op mx_op_linear_xent = {
     .dtypes = MX_REALS,
     .dtypes_at = {[LABELS] = MX_INDICES},
     .dims = "n!d,!v!d,n->n,n",
-    .attr_size = sizeof(xent_attr),
+    .attr_size = sizeof(mx_xent_attr),
     .fields = fields,
     .n_out = 2,
     .saved = 1 << 1,
@@ -250,8 +245,9 @@ const mx_op mx_op_linear_xent = {
     .cpu = forward,
     .work_bytes = work_bytes,
     .gpu_work_bytes = gpu_work_bytes,
-    .cases = (const mx_case[]){{3, {SIZES}, &(xent_attr){1, 0, 0}},
-                               {3, {SIZES}, &(xent_attr){0.5, 2, 0.01}}, {0}},
+    .cases = (const mx_case[]){{3, {SIZES}, &(mx_xent_attr){1, 0, 0}},
+                               {3, {SIZES}, &(mx_xent_attr){0.5, 2, 0.01}},
+                               {0}},
 };
 
 const mx_op mx_op_linear_xent_grad = {
@@ -259,7 +255,7 @@ const mx_op mx_op_linear_xent_grad = {
     .doc = "dx and dw of linear_xent, projecting again",
     .dtypes = MX_REALS,
     .dtypes_at = {[LABELS] = MX_INDICES},
-    .attr_size = sizeof(xent_attr),
+    .attr_size = sizeof(mx_xent_attr),
     .fields = fields,
     .n_out = 2,
     .infer = infer_grad,
@@ -274,7 +270,7 @@ const mx_op mx_op_linear_xent_train = {
     .doc = "loss, lse, dx and dw of linear_xent in one pass",
     .dtypes = MX_REALS,
     .dtypes_at = {[LABELS] = MX_INDICES},
-    .attr_size = sizeof(xent_attr),
+    .attr_size = sizeof(mx_xent_attr),
     .fields = fields,
     .n_out = 4,
     .infer = infer_train,

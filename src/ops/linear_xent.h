@@ -1,9 +1,15 @@
-/* linear_xent.h - attributes and inputs of linear_xent_slice and its gradients. */
+/* linear_xent.h - attributes of linear_xent; attributes and inputs of linear_xent_slice and its
+ * gradients. */
 #ifndef MX_OPS_LINEAR_XENT_H
 #define MX_OPS_LINEAR_XENT_H
 
 #include <stdbool.h>
 #include <stdint.h>
+
+typedef struct {
+    double scale, softcap, z_loss;
+    bool w_fixed; /* w is not trained: in place of dw stands one number that nobody reads */
+} mx_xent_attr;
 
 typedef struct {
     double scale, softcap;

@@ -119,8 +119,7 @@ static void choose(const axes *x, int class, split *s)
         }
 }
 
-/* One GEMM of the split. C's unit stride must be n's; when it is m's,
- * the operands swap roles. */
+/* One GEMM of the split. C's unit stride must be n's; when it is m's, the operands swap roles. */
 static mx_matmul_gemm gemm_of(const split *s, const int64_t *offset, bool accumulate)
 {
     axis m = s->gemm[M], n = s->gemm[N], k = s->gemm[K], batch = s->gemm[BATCH];

@@ -44,6 +44,23 @@ mx_node *mx_pad(mx_graph *g, mx_node *x, int64_t dim, int64_t before, int64_t af
     return before || after ? MX_APPLY(g, &mx_op_pad, &at, x) : x;
 }
 
+/* The sum of two that pad neighbouring ranges of one dim: both ranges, padded once; NULL: they are
+ * something else. Slices that together are a whole have such gradients. The last dim, whose slices
+ * are columns, is left to split. */
+mx_node *mx_pad_join(mx_graph *g, mx_node *a, mx_node *b)
+{
+    if (a->op != &mx_op_pad || b->op != &mx_op_pad || !mx_shape_equal(&a->type, &b->type) ||
+        a->type.dtype != b->type.dtype)
+        return NULL;
+    const pad_attr *p = a->attr, *q = b->attr;
+    int64_t size = a->type.dim[p->dim];
+    if (p->before > q->before)
+        return mx_pad_join(g, b, a);
+    if (p->dim != q->dim || p->dim == a->type.ndim - 1 || size - p->after != q->before)
+        return NULL;
+    return mx_pad(g, mx_concat_flat(g, a->in[0], b->in[0], p->dim), p->dim, p->before, q->after);
+}
+
 static void pad_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
 {
     const pad_attr *at = n->attr;

@@ -133,6 +133,26 @@ static mx_cost cost(const mx_node *n)
     return (mx_cost){.flops = 2 * seen * dims * (double)(n->type.dim[0] * n->type.dim[2])};
 }
 
+/* On a mesh: queries by token and by head. A rank has the key heads that its query heads read, or
+ * the one that all of them read; where neither is possible, all heads. */
+static void place(const mx_node *n, mx_partition_call *p)
+{
+    mx_cut batch = p->have[Q].dim[0], heads = p->have[Q].dim[2], keys = {0};
+    int64_t h = n->in[Q]->type.dim[2], k = n->in[K]->type.dim[2];
+    int64_t pieces = mx_mesh_size(p->mesh, mx_cut_axes(&heads));
+    if (h % pieces || (k % pieces && k > 1))
+        heads = (mx_cut){0};
+    if (k % pieces == 0)
+        keys = mx_cut_resized(&heads, h, k);
+    for (int i = 0; i < N_IN; i++)
+        p->in[i] = (mx_placement){0};
+    p->in[Q] = p->out[0] = (mx_placement){{batch, {0}, heads}};
+    p->in[K].dim[2] = p->in[V].dim[2] = p->in[K_SCALE].dim[2] = p->in[V_SCALE].dim[2] = keys;
+    p->in[POSITIONS].dim[0] = p->in[ROW].dim[0] = batch;
+    p->in[SELECTED].dim[0] = p->in[UNTIL].dim[0] = batch;
+    p->in[SINKS].dim[0] = heads;
+}
+
 mx_node *mx_paged_attention(mx_graph *g, mx_node *q, mx_node *k, mx_node *v, mx_paged_attr a,
                             mx_paged_extra e)
 {
@@ -182,6 +202,7 @@ static const mx_attr_field fields[] = {
 const mx_op mx_op_paged_attention = {
     .name = "paged_attention",
     .doc = "attention of single tokens over a cache in pages",
+    /* By notation only the queries split; heads split by `place`. */
     .dims = "n1!h!d,1!t!k!d,1!t!k!e,n1,n,!r!c,!h,n1!s,n1,1!t!k,1!t!k->n1!h!e",
     .attr_size = sizeof(mx_paged_attr),
     .fields = fields,
@@ -192,6 +213,7 @@ const mx_op mx_op_paged_attention = {
                   [TABLE] = MX_INDICES,
                   [SINKS] = 1u << MX_F32 | 1u << MX_F64, [SELECTED] = MX_INDICES,
                   [UNTIL] = MX_INDICES},
+    .place = place,
     .infer = infer,
     .cost = cost,
     .cpu = forward,

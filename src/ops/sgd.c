@@ -66,5 +66,8 @@ const mx_op mx_op_sgd = {
     .cases = (const mx_case[]){
         {4, {{2, {4, 6}, .no_grad = true}, {2, {4, 6}, .no_grad = true},
              {1, {4}, .lo = 0.1, .hi = 1, .no_grad = true, .fixed = true},
-             {2, {4, 6}, .no_grad = true}}, &(sgd_attr){0.1}}, {0}},
+             {2, {4, 6}, .no_grad = true}}, &(sgd_attr){0.1}},
+        {4, {{1, {300}, .no_grad = true}, {1, {300}, .no_grad = true},
+             {1, {4}, .lo = 0.1, .hi = 1, .no_grad = true, .fixed = true}, {.absent = true}},
+         &(sgd_attr){0}}, {0}},
 };

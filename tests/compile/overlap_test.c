@@ -139,7 +139,7 @@ static void same_sequences(mesh_run *r, const mx_mesh *mesh, const mx_device_tra
             if (a && a->size > 1)
                 mx_str_addf(&own, "%s %lld %lld %zu %s %lld; ", n->op->name, (long long)a->axes,
                             (long long)a->to, mx_type_bytes(&n->type), n->scope,
-                            (long long)a->turn);
+                            (long long)a->issue_order);
         }
         MX_CHECK(rank == 0 || strcmp(mx_str_text(&own), mx_str_text(&first)) == 0,
                  "%s: the collectives of rank %d come in another order than those of rank 0",
@@ -172,6 +172,9 @@ MX_TEST(ring_steps_go_on_beside_attention)
         MX_CHECK(there >= 3 * 2 * c.layers && back >= 3 * 2 * c.layers,
                  "%s: of %d steps %d go on beside attention, %d beside its gradient",
                  devices[d]->name, n_of(&s.program, &mx_op_ring_shift), there, back);
+        MX_CHECK(n_of(&s.program, &mx_op_merge_attention) >= c.layers &&
+                     !n_of(&s.program, &mx_op_merge_attention_grad),
+                 "%s: gradients of single steps are merged", devices[d]->name);
         mx_step_close(&s);
         same_sequences(&r, &mesh, devices[d]);
     }

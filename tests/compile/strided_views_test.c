@@ -150,7 +150,7 @@ static void check_joint(bool views, bool other, bool offload, enum turn turn)
         mx_graph_root(&g, NULL, grad[i]);
     if (offload) {
         MX_CHECK_OK(mx_pass_remat(&g, (mx_remat){.policy = "none", .offload = "q,k,v"}));
-        MX_CHECK_OK(mx_pass_offload(&g, "q,k,v"));
+        MX_CHECK_OK(mx_pass_offload(&g, "q,k,v", 0));
     }
     mx_pass_fuse(&g, true);
     MX_CHECK_OK(mx_graph_verify(&g));

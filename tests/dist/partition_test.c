@@ -101,3 +101,17 @@ MX_TEST(sequences_on_meshes)
     else
         sequences("tests/fixtures/models/llama3");
 }
+
+/* What one op merges is merged with what another did. */
+MX_TEST(sequences_on_a_ring_of_more_ranks_than_are_merged_at_once)
+{
+    mesh_run r;
+    mesh_case c = case_of("tests/fixtures/models/gpt-oss");
+    c.batch = 1;
+    c.seq = 32;
+    c.how.context = MX_CONTEXT_RING;
+    c.how.zigzag = true;
+    mesh_run_open(&r, &c);
+    mesh_run_check(&r, mesh_parse("context=16"), 1e-9);
+    mesh_run_close(&r);
+}

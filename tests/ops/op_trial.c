@@ -52,19 +52,25 @@ void op_each_case(void (*body)(op_trial *t))
     op_each_case_on(NULL, body);
 }
 
+mx_dtype op_case_dtype(const mx_op *op, const mx_case *c, int i, mx_dtype real)
+{
+    if (!mx_dtype_is_float(c->in[i].dtype) || c->in[i].fixed)
+        return c->in[i].dtype;
+    bool narrow = !op->dtypes_at[i] || op->dtypes_at[i] >> MX_BF16 & 1;
+    bool cast = narrow && (!op->n_cast || i < op->n_cast);
+    return real != MX_BF16 || cast ? real : MX_F32;
+}
+
 mx_node *op_trial_build(mx_graph *g, const op_trial *t, mx_dtype real, bool wrapped)
 {
     mx_node *in[MX_MAX_IN] = {0};
     for (int i = 0; i < t->c->n_in; i++) {
         if (t->c->in[i].absent)
             continue;
-        bool is_float = mx_dtype_is_float(t->type[i].dtype) && !t->c->in[i].fixed;
         char name[16];
         snprintf(name, sizeof name, "x%d", i);
-        bool cast = real != MX_BF16 || !t->op->n_cast || i < t->op->n_cast;
-        mx_dtype dt = !is_float ? t->type[i].dtype : cast ? real : MX_F32;
-        in[i] = mx_input(g, name, mx_shape_of(&t->type[i]), dt);
-        if (wrapped && is_float)
+        in[i] = mx_input(g, name, mx_shape_of(&t->type[i]), op_case_dtype(t->op, t->c, i, real));
+        if (wrapped && mx_dtype_is_float(t->type[i].dtype) && !t->c->in[i].fixed)
             in[i] = mx_add(g, mx_affine(g, in[i], 0.5, 0.25), mx_affine(g, in[i], 0.5, -0.25));
     }
     int n_out = t->op->n_out < 0 ? t->c->n_out : t->op->n_out ? t->op->n_out : 1;

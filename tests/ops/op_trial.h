@@ -28,6 +28,8 @@ void op_trial_round(op_trial *t, mx_dtype d);
 /* Runs `body` for every case of every op, or of those that MX_TEST_OPS names. */
 void op_each_case_on(mx_session *gpu, void (*body)(op_trial *t));
 void op_each_case(void (*body)(op_trial *t));
+/* What input i of a case is where computing is done in `real`: a dtype that the op takes there. */
+mx_dtype op_case_dtype(const mx_op *op, const mx_case *c, int i, mx_dtype real);
 /* The op on inputs named x0, x1, ...; floats in the given dtype. With `wrapped`, float inputs pass
  * through elementwise nodes first, so that there is something to fuse with. */
 mx_node *op_trial_build(mx_graph *g, const op_trial *t, mx_dtype real, bool wrapped);

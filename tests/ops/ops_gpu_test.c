@@ -7,6 +7,7 @@
 #include "ir/attention.h"
 #include "ops.h"
 #include "ops/linear_xent.h"
+#include "op_trial.h"
 #include "../test.h"
 #include <math.h>
 #include <stdio.h>
@@ -74,12 +75,10 @@ static void build(mx_graph *g, trial *t, mx_dtype real, bool gradients)
     char name[16];
     for (int i = 0; i < t->c->n_in; i++) {
         mx_type type = type_of(t, i);
-        bool cast = real != MX_BF16 || !t->op->n_cast || i < t->op->n_cast;
         if (!present(t, i))
             continue;
         snprintf(name, sizeof name, "x%d", i);
-        in[i] = mx_input(g, name, mx_shape_of(&type),
-                         !is_real(t, i) || t->c->in[i].fixed ? type.dtype : cast ? real : MX_F32);
+        in[i] = mx_input(g, name, mx_shape_of(&type), op_case_dtype(t->op, t->c, i, real));
         if (wants_grad(t, i)) {
             which[n_x] = i;
             x[n_x++] = in[i];

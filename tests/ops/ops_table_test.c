@@ -289,6 +289,7 @@ MX_TEST(ops_all_have_cases)
         {"linear_xent_slice_grad", "the gradient check of linear_xent_slice runs it"},
         {"linear_xent_slice_keep", "likewise"}, {"linear_xent_slice_back", "likewise"},
         {"linear_xent_train", "the gradient check of linear_xent runs it"},
+        {"merge_attention_grad", "the gradient check of merge_attention runs it"},
         {"offload", "of use with wait alone: tests/train/activation_offload_test.c"},
         {"prefetch", "likewise"}, {"wait", "likewise"},
     };

@@ -11,13 +11,13 @@
  *     move     starts behind what it is made of, ends before the first reader that computes;
  *              what only moves elements between them goes with it, inside the layer
  *
- * Ranks meet in one order, also where their programs differ (a rank of a ring looks at others' keys
- * in one of two ways) and other nodes are fused. So every collective gets a turn here: that of its
- * place in the graph as it was built, but gathers of weights, which stand the same way to the
- * matmuls of all ranks: they come before the one that they were put before. Moves overtake nobody.
+ * All ranks must issue collectives in one order, also where their programs differ (a rank of a ring
+ * reads others' keys in one of two ways) and other nodes are fused. So the order is fixed here:
+ * that of the graph as it was built, except that a gather of weights goes before the matmul it was
+ * moved before, which is the same matmul on all ranks. Moves overtake no other collective.
  *
- * Rows on their way to experts have nothing to go on beside, in the order in which a model is
- * written. Half of what the layer computes without them, a shared expert, is put there first.
+ * Rows on their way to experts have nothing to overlap with, in the order in which a model is
+ * written. So half of what the layer computes without them, a shared expert, is put there first.
  */
 #include "compile/compile.h"
 #include "compile/mesh/partition.h"
@@ -271,16 +271,16 @@ static void place_all(overlap *o, bool (*is)(const mx_node *x), void (*place)(ov
     }
 }
 
-/* --- turns --- */
+/* --- issue order --- */
 
 typedef struct {
     mx_node *x;
-    int before, number; /* collectives before its turn; itself, where it was built */
-} turn;
+    int before, number; /* collectives issued before it; itself, where it was built */
+} issue;
 
-static int by_turn(const void *a, const void *b)
+static int by_issue_order(const void *a, const void *b)
 {
-    const turn *s = a, *t = b;
+    const issue *s = a, *t = b;
     if (s->before != t->before)
         return s->before - t->before;
     bool a_moved = s->before < s->number, b_moved = t->before < t->number;
@@ -293,29 +293,29 @@ static bool takes_part(const mx_node *x)
            ((const mx_collective_attr *)x->attr)->size > 1;
 }
 
-static void give_turns(overlap *o, mx_arena *scratch)
+static void set_issue_order(overlap *o, mx_arena *scratch)
 {
-    turn *t = MX_NEW_N(scratch, turn, o->n + 1);
+    issue *t = MX_NEW_N(scratch, issue, o->n + 1);
     int *before = MX_NEW_N(scratch, int, o->n + 1), n = 0;
     for (int i = 0; i < o->n; i++) {
         before[i] = n;
         if (takes_part(o->order[i]))
-            t[n] = (turn){.x = o->order[i], .number = n}, n++;
+            t[n] = (issue){.x = o->order[i], .number = n}, n++;
     }
     for (int i = 0, k = 0; i < o->n; i++)
         if (takes_part(o->order[i])) {
             t[k].before = is_gather(o->order[i]) ? before[o->starts[o->order[i]->id]] : k;
             k++;
         }
-    qsort(t, (size_t)n, sizeof *t, by_turn);
+    qsort(t, (size_t)n, sizeof *t, by_issue_order);
     for (int i = 0; i < n; i++) {
         mx_collective_attr *a = mx_arena_copy(&o->g->arena, t[i].x->attr, sizeof *a);
-        a->turn = i + 1;
+        a->issue_order = i + 1;
         t[i].x->attr = a;
     }
 }
 
-/* --- something to go on beside --- */
+/* --- what to overlap with --- */
 
 /* What depends on x, of the nodes from its place on. */
 static void mark_behind(const overlap *o, int at, int end, bool *behind)
@@ -390,7 +390,7 @@ static mx_status run(mx_graph *g, mx_compilation *c)
     place_all(&o, is_move, place_moves); /* first: their inputs are those of the order */
     place_all(&o, is_gather, place_gathers);
     place_all(&o, is_sum, place_sums);
-    give_turns(&o, &scratch);
+    set_issue_order(&o, &scratch);
     g->seq = before.seq;
     g->scope = before.scope;
     g->stage = before.stage;
@@ -413,24 +413,24 @@ const mx_compile_pass mx_compile_pass_overlap = {
 
 enum { STEP = 256 }; /* between neighbours of the order: room for those that are moved */
 
-static int64_t turn_of(const mx_node *x)
+static int64_t issue_order_of(const mx_node *x)
 {
-    return x->op->collective ? ((const mx_collective_attr *)x->attr)->turn : 0;
+    return x->op->collective ? ((const mx_collective_attr *)x->attr)->issue_order : 0;
 }
 
 static int by_number(const void *a, const void *b)
 {
-    return (int)(turn_of(*(mx_node *const *)a) - turn_of(*(mx_node *const *)b));
+    return (int)(issue_order_of(*(mx_node *const *)a) - issue_order_of(*(mx_node *const *)b));
 }
 
-/* Those that come too early wait for their turn. */
-static void take_turns(mx_graph *g, mx_arena *scratch)
+/* One that stands too early in the order goes behind its predecessor. */
+static void keep_issue_order(mx_graph *g, mx_arena *scratch)
 {
     int n = 0, m = 0;
     mx_node **order = mx_graph_order(g, scratch, &n), **t = MX_NEW_N(scratch, mx_node *, n + 1);
     for (int i = 0; i < n; i++) {
         order[i]->seq = STEP * i;
-        if (turn_of(order[i]))
+        if (issue_order_of(order[i]))
             t[m++] = order[i];
     }
     qsort(t, (size_t)m, sizeof *t, by_number);
@@ -456,7 +456,7 @@ static mx_status run_waits(mx_graph *g, mx_compilation *c)
     mx_arena scratch = {0};
     int n = 0;
     (void)c;
-    take_turns(g, &scratch);
+    keep_issue_order(g, &scratch);
     mx_node **order = mx_graph_order(g, &scratch, &n);
     int *read = MX_NEW_N(&scratch, int, g->n_nodes);
     for (int i = n - 1; i >= 0; i--) {
@@ -474,7 +474,7 @@ static mx_status run_waits(mx_graph *g, mx_compilation *c)
 
 const mx_compile_pass mx_compile_pass_waits = {
     .name = "waits",
-    .doc = "collectives in their turn, and waits for them right before what needs them",
+    .doc = "collectives in their order of issue, and waits for them right before what needs them",
     .behind = "fuse",
     .programs = MX_IN_ALL,
     .run = run_waits,

@@ -162,6 +162,16 @@ static void check_alias(mx_partitioner *p, const mx_node *n, const mx_partition_
     }
 }
 
+static void check_context(mx_partitioner *p, const mx_node *n, const mx_partition_call *c)
+{
+    if (c->not_ulysses && p->how->only_this_context)
+        mx_graph_fail(p->to, "context_parallel_strategy=ulysses: %lld query heads and %lld key "
+                      "heads do not divide by context=%d%s; use ring or all_gather",
+                      (long long)n->in[0]->type.dim[2], (long long)n->in[1]->type.dim[2],
+                      mx_mesh_degree(p->how->mesh, MX_AXIS_CONTEXT),
+                      c->have[0].dim[2].n ? " and the axes that cut heads already" : "");
+}
+
 /* Axes over which the ranks do different work in this op. */
 static mx_axis_set work_axes(const mx_node *n, const mx_partition_call *c)
 {
@@ -194,6 +204,7 @@ static void copy_node(mx_partitioner *p, const mx_node *n)
     bool weight = n->n_in > 0;
     decide(p, n, &c);
     check_alias(p, n, &c);
+    check_context(p, n, &c);
     mx_axis_set work = work_axes(n, &c);
     for (int i = 0; i < n->n_in; i++)
         if (n->in[i]) {

@@ -11,6 +11,7 @@ typedef struct mx_partition {
     int rank;
     double exchange_factor; /* see ir/partition.h */
     mx_context_strategy context;
+    bool only_this_context; /* where heads do not divide for it nothing else is taken */
     bool zigzag; /* sequences cut by `context` are shared in chunks of equal work */
     /* Share of all weights that may lie whole along an axis that should cut them. */
     double sharding_tolerance;

@@ -303,7 +303,7 @@ static mx_node *own_memory(cut *c, mx_stage_part p, const mx_node *v)
     const mx_node *m = maker_of(c, v);
     int k = v->op->kind == MX_PROJECT ? (int)output_of(v) : 0;
     bool shared = n->op->kind == MX_SOURCE || mx_node_overwrites(m, k);
-    if (shared && !mx_dtype_is_float(v->type.dtype))
+    if (shared && !(MX_NUMBERS >> v->type.dtype & 1)) /* of int32 positions, far below 2^24 */
         mx_graph_fail(&c->out->graph[p], "a pipeline cannot pass %s on: it is %s", v->op->name,
                       mx_dtype_name(v->type.dtype));
     return shared ? mx_affine(&c->out->graph[p], n, 1, 0) : n;

@@ -12,6 +12,7 @@
 #include "compile/mesh/stages.h"
 
 #include "compile/compile.h"
+#include "compile/mesh/partition.h"
 #include "ir/placement.h"
 #include "ops.h"
 #include <math.h>
@@ -276,13 +277,14 @@ static void count_once(stager *s)
     }
 }
 
-/* Numbers that a step reports are all found on the last stage. */
-static void send_numbers(mx_graph *g, int last)
+/* Numbers that a step reports, and what it gives of its rows, are all found on the last stage. */
+static void send_results(mx_graph *g, int last)
 {
     for (int i = 0; i < g->n_roots; i++) {
         mx_node *r = g->root[i];
-        if (!r->name || mx_type_count(&r->type) != 1 || r->stage == last ||
-            r->op->kind == MX_SOURCE)
+        bool result = r->name && (mx_type_count(&r->type) == 1 ||
+                                  mx_starts_with(r->name, MX_SHARD_ROOT));
+        if (!result || r->stage == last || r->op->kind == MX_SOURCE)
             continue;
         g->stage = last;
         mx_node *there = mx_affine(g, r, 1, 0);
@@ -306,7 +308,7 @@ mx_status mx_pass_stages(mx_graph *g, const mx_stages *how)
             tell_cut(&s, how->cut);
         mark(&s);
         count_once(&s);
-        send_numbers(g, how->chunks - 1);
+        send_results(g, how->chunks - 1);
     }
     mx_arena_fini(&s.scratch);
     return st;

@@ -74,6 +74,69 @@ float mx_code_scale(mx_code_kind kind, const float *x, int64_t n)
                                 : round_up(amax / (kind == MX_CODE_E4M3 ? MX_E4M3_MAX : 127));
 }
 
+float mx_code_round_scale(float scale)
+{
+    uint32_t u = mx_bits_of_float(scale);
+    return mx_float_of_bits((u + 0x7fff + (u >> 16 & 1)) & 0xffff0000u);
+}
+
+uint8_t mx_grid_code(mx_code_kind kind, mx_code_grid g, float x)
+{
+    return mx_code_of(kind, x / g.scale + (float)g.zero);
+}
+
+float mx_grid_value(mx_code_kind kind, mx_code_grid g, uint8_t code)
+{
+    return (mx_code_value(kind, code) - (float)g.zero) * g.scale;
+}
+
+static MX_CLONES float weighted_error(const float *x, const float *weight, int64_t n,
+                                      mx_code_grid g)
+{
+    float error = 0, factor = 1 / g.scale, zero = (float)g.zero;
+    for (int64_t i = 0; i < n; i++) {
+        float q = rintf(x[i] * factor + zero);
+        q = q < -8 ? -8 : q > 7 ? 7 : q;
+        float e = x[i] - (q - zero) * g.scale;
+        error += e * e * (weight ? weight[i] : 1);
+    }
+    return error;
+}
+
+/* int4: the range of the numbers, which holds 0, or less and less of it; the zero point that puts
+ * its lower end on the lowest code, and those beside it. */
+static mx_code_grid fit4(const float *x, const float *weight, int64_t n, bool zeros)
+{
+    enum { CLIPS = 16 };
+    float low = 0, high = 0, least = INFINITY, amax = most_of(x, n);
+    mx_code_grid best = {1, 0};
+    for (int64_t i = 0; i < n; i++) {
+        low = fminf(low, x[i]);
+        high = fmaxf(high, x[i]);
+    }
+    for (int i = 0; i < CLIPS && amax > 0; i++) {
+        float part = 1 - 0.03f * (float)i;
+        float s = round_up(part * (zeros ? (high - low) / 15 : amax / 7.5f));
+        float zero = zeros ? rintf(-8 - part * low / s) : 0;
+        for (int k = zeros ? -1 : 0; k <= (zeros ? 1 : 0); k++) {
+            mx_code_grid g = {s, (int)within(zero + (float)k, -8, 7)};
+            float error = weighted_error(x, weight, n, g);
+            if (error < least) {
+                least = error;
+                best = g;
+            }
+        }
+    }
+    return best;
+}
+
+mx_code_grid mx_code_fit(mx_code_kind kind, const float *x, const float *weight, int64_t n,
+                         bool zeros)
+{
+    return kind == MX_CODE_INT4 ? fit4(x, weight, n, zeros)
+                                : (mx_code_grid){mx_code_scale(kind, x, n), 0};
+}
+
 static MX_CLONES void fp8_codes(const float *x, int64_t n, float s, uint8_t *q)
 {
     for (int64_t i = 0; i < n; i++)

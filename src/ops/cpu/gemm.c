@@ -37,9 +37,9 @@ static int64_t ceil_div(int64_t a, int64_t b)
  * transposed, even if the columns alone would do: what comes before and after such a GEMM works on
  * rows too, so a thread finds its rows of A in its own cache, and its rows of C later. Columns make
  * the GEMM alone faster, since B is packed once, and a whole step slower (docs/log/cpu.md); they
- * are taken in bf16 where B is transposed and k short. Rows are cut
- * evenly and not at whole register tiles: a short last one costs every thread less than a whole one
- * costs the thread that has it. */
+ * are taken in bf16 where B is transposed and k short. Rows are cut evenly and not at whole
+ * register tiles: a short last one costs every thread less than a whole one costs the thread that
+ * has it. */
 static cut choose_cut(const mx_gemm_args *g, const mx_gemm_level *l, int64_t batch, int threads)
 {
     bool cols_first = l->pair == 2 && !g->trans_a && g->trans_b && g->k <= 768;
