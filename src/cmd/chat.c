@@ -2,7 +2,7 @@
 #include "base/signals.h"
 #include "cmd/model_text.h"
 #include "exec/quant_config.h"
-#include "infer/engine.h"
+#include "infer/engine_mesh.h"
 #include "infer/prompt.h"
 
 #include <errno.h>
@@ -13,6 +13,7 @@
 
 typedef struct {
     mx_model_text m;
+    const char *name; /* of the model */
     mx_engine *engine;
     json_t *messages;
     mx_request_options o;
@@ -244,7 +245,18 @@ static mx_status converse(talk *t)
     return MX_OK;
 }
 
-static mx_status open_talk(talk *t, mx_invocation *inv)
+/* On an open engine, until the other side has no more to say. */
+static mx_status talk_on(void *ctx, mx_engine *e)
+{
+    talk *t = ctx;
+    t->engine = e;
+    MX_TRY(mx_signals_install());
+    if (t->terminal)
+        fprintf(stderr, "%s. /help lists commands.\n", t->name);
+    return converse(t);
+}
+
+static mx_status run_talk(talk *t, mx_invocation *inv)
 {
     const mx_config *c = inv->config;
     MX_TRY(mx_model_text_open(&t->m, inv));
@@ -268,20 +280,14 @@ static mx_status open_talk(talk *t, mx_invocation *inv)
     t->messages = json_array();
     begin_anew(t);
     MX_TRY(mx_weight_codes_configure(&eo.codes, c, t->m.ref.dir.config));
-    MX_TRY(mx_engine_open(&t->engine, &eo));
-    return mx_signals_install();
+    return mx_engine_run(&(mx_engine_use){c, &eo, "chat", talk_on, t});
 }
 
 static mx_status run(mx_invocation *inv)
 {
-    talk t = {0};
-    mx_status st = open_talk(&t, inv);
-    if (!st && t.terminal)
-        fprintf(stderr, "%s. /help lists commands.\n", inv->args[0]);
-    if (!st)
-        st = converse(&t);
+    talk t = {.name = inv->args[0]};
+    mx_status st = run_talk(&t, inv);
     json_decref(t.messages);
-    mx_engine_close(t.engine);
     mx_model_text_close(&t.m);
     return st;
 }

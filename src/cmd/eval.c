@@ -9,7 +9,7 @@
  */
 #include "base/json_doc.h"
 #include "cmd/model_text.h"
-#include "infer/engine.h"
+#include "infer/engine_mesh.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -32,6 +32,7 @@ static void add(mean *m, double x)
 }
 
 typedef struct {
+    const mx_invocation *inv;
     mx_model_text m;
     mx_engine *engine;
     mean acc, acc_norm, match;
@@ -296,10 +297,20 @@ static void report(const state *s, bool json)
     print("bits_per_byte", -s->log_prob / (double)s->bytes / M_LN2, 0, json);
 }
 
+static mx_status measure(void *ctx, mx_engine *e)
+{
+    state *s = ctx;
+    mx_status st = MX_OK;
+    s->engine = e;
+    for (int i = 1; i < s->inv->n_args && !st; i++)
+        st = read_lines(s, s->inv->args[i]);
+    return st;
+}
+
 static mx_status run(mx_invocation *inv)
 {
     const mx_config *c = inv->config;
-    state s = {.limit = mx_config_int(c, "limit")};
+    state s = {.inv = inv, .limit = mx_config_int(c, "limit")};
     mx_status st = mx_model_text_open(&s.m, inv);
     mx_engine_options eo = {.model = &s.m.ref,
                             .tokenizer = s.m.tok,
@@ -311,12 +322,9 @@ static mx_status run(mx_invocation *inv)
     int64_t most = s.m.ref.spec.summary.max_positions;
     eo.max_length = most > 0 && most < 2048 ? most : 2048;
     if (!st)
-        st = mx_engine_open(&s.engine, &eo);
-    for (int i = 1; i < inv->n_args && !st; i++)
-        st = read_lines(&s, inv->args[i]);
+        st = mx_engine_run(&(mx_engine_use){c, &eo, "eval", measure, &s});
     if (!st)
         report(&s, strcmp(mx_config_text(c, "format"), "json") == 0);
-    mx_engine_close(s.engine);
     mx_model_text_close(&s.m);
     return st;
 }

@@ -2,6 +2,7 @@
 #include "base/signals.h"
 #include "cmd/model_text.h"
 #include "exec/quant_config.h"
+#include "infer/engine_mesh.h"
 #include "serve/server.h"
 
 #include <stdio.h>
@@ -84,8 +85,17 @@ static bool takes_images(const mx_config *c, const mx_model_spec *m)
     return m->family->images && mx_config_int(c, "max_images") > 0;
 }
 
-static mx_status serve(mx_model_text *m, mx_invocation *inv, mx_engine *e, int64_t slots)
+typedef struct {
+    mx_model_text *m;
+    mx_invocation *inv;
+    int64_t slots; /* of adapters */
+} job;
+
+static mx_status serve(void *ctx, mx_engine *e)
 {
+    mx_model_text *m = ((job *)ctx)->m;
+    mx_invocation *inv = ((job *)ctx)->inv;
+    int64_t slots = ((job *)ctx)->slots;
     const mx_config *c = inv->config;
     mx_server *s = NULL;
     mx_served served = {.model = &m->ref,
@@ -141,7 +151,6 @@ static mx_status run(mx_invocation *inv)
 {
     const mx_config *c = inv->config;
     mx_model_text m = {0};
-    mx_engine *e = NULL;
     mx_status st = mx_model_text_open(&m, inv);
     mx_engine_options eo = {.model = &m.ref,
                             .tokenizer = m.tok,
@@ -169,10 +178,8 @@ static mx_status run(mx_invocation *inv)
     if (!st)
         eo.images = takes_images(c, &m.ref.spec);
     if (!st)
-        st = mx_engine_open(&e, &eo);
-    if (!st)
-        st = serve(&m, inv, e, eo.adapter_slots);
-    mx_engine_close(e);
+        st = mx_engine_run(&(mx_engine_use){c, &eo, "serve", serve,
+                                            &(job){&m, inv, eo.adapter_slots}});
     mx_model_text_close(&m);
     return st;
 }

@@ -12,10 +12,19 @@
 enum { MAX_SIZES = 40 };
 enum { MX_SAMPLE_SETTINGS };
 
+/* Inputs of a program that are written where they have changed: from one token of the same answers
+ * to the next, few of them do, and a copy of a few bytes to a device takes as long as a kernel. */
+typedef enum { TOKENS, POSITIONS, ROWS, SLOTS, LAST, SAMPLING, FROM, DRAWN_ROWS, N_INPUTS } input;
+static const char *const input_names[N_INPUTS] = {
+    "tokens", "positions", "page_rows", "page_slots", "last", "sampling", "tokens_from",
+    "drawn_rows"};
+
 typedef struct {
     mx_step step;
     int64_t tokens, last;
-    int64_t table_changes; /* that the program's table has seen */
+    int64_t table_changes;    /* that the program's table has seen */
+    void *written[N_INPUTS]; /* what the program has of each */
+    bool is_written[N_INPUTS];
 } size;
 
 struct mx_engine_batch {
@@ -140,6 +149,13 @@ static int64_t width_of(const mx_graph *g)
     return 0;
 }
 
+static size_t input_bytes(const size *z, input i)
+{
+    if (i == SAMPLING)
+        return sizeof(float) * N_SETTINGS * (size_t)z->last;
+    return sizeof(int32_t) * (size_t)(i == LAST || i == DRAWN_ROWS ? z->last : z->tokens);
+}
+
 /* *most grows to the memory that the program works in. */
 static mx_status plan_size(mx_engine_batch *b, const mx_model_spec *m, size *z, size_t *most)
 {
@@ -147,6 +163,8 @@ static mx_status plan_size(mx_engine_batch *b, const mx_model_spec *m, size *z, 
     so = mx_step_options_for(b->session, &so);
     so.compile.n_threads = mx_session_threads(b->session);
     z->last = so.shape.last;
+    for (int i = 0; i < N_INPUTS; i++)
+        z->written[i] = mx_arena_alloc(&b->arena, input_bytes(z, (input)i));
     MX_TRY(mx_step_plan(&z->step, m, &so));
     size_t bytes = mx_program_shared_bytes(&z->step.program);
     *most = bytes > *most ? bytes : *most;
@@ -298,7 +316,7 @@ static mx_status write_mask(mx_engine_batch *b, mx_exec *e, int64_t tokens)
     for (int64_t i = 0; i < tokens; i++)
         for (int64_t k = 0; k < width; k++)
             b->mask[i * width + k] = b->in.adapter_slot[i] == k / rank;
-    return mx_exec_write(e, MX_LORA_MASK, b->mask);
+    return mx_exec_write_whole(e, MX_LORA_MASK, b->mask);
 }
 
 /* What images bring, and where tokens stand in height and width. */
@@ -308,13 +326,13 @@ static mx_status write_images(mx_engine_batch *b, mx_exec *e, const size *z)
     for (int64_t i = 0; b->places && i < 3 * z->tokens; i++)
         b->places[i] = i % z->tokens < in->n ? in->place[i % z->tokens][i / z->tokens] : 0;
     if (b->places)
-        MX_TRY(mx_exec_write(e, "places", b->places));
+        MX_TRY(mx_exec_write_whole(e, "places", b->places));
     if (!in->has_images)
         return MX_OK;
     int64_t width = b->o.image_width;
     memset(in->image + in->n * width, 0, sizeof *in->image * (size_t)((z->tokens - in->n) * width));
-    MX_TRY(mx_exec_write(e, "image_rows", in->image));
-    return mx_exec_write(e, "image_until", in->until);
+    MX_TRY(mx_exec_write_whole(e, "image_rows", in->image));
+    return mx_exec_write_whole(e, "image_until", in->until);
 }
 
 /* Logits where somebody wants them, and the tokens that were drawn. */
@@ -346,14 +364,24 @@ mx_status mx_engine_batch_wait(mx_engine_batch *b, int turn)
     return mx_readback_wait(&b->drawn[turn]);
 }
 
+static mx_status write_input(size *z, input i, const void *data)
+{
+    size_t bytes = input_bytes(z, i);
+    if (z->is_written[i] && memcmp(z->written[i], data, bytes) == 0)
+        return MX_OK;
+    memcpy(z->written[i], data, bytes);
+    z->is_written[i] = true;
+    return mx_exec_write_whole(z->step.exec, input_names[i], data);
+}
+
 /* Whose tokens the batch draws. */
-static mx_status write_drawn_rows(mx_engine_batch *b, mx_exec *e, const size *z)
+static mx_status write_drawn_rows(mx_engine_batch *b, size *z)
 {
     const mx_engine_batch_input *in = &b->in;
     for (int64_t i = 0; i < z->last; i++)
         b->drawn_rows[i] = i < in->n_last ? in->row[in->last[i]] : -1;
-    MX_TRY(mx_exec_write(e, "tokens_from", in->from));
-    return mx_exec_write(e, "drawn_rows", b->drawn_rows);
+    MX_TRY(write_input(z, FROM, in->from));
+    return write_input(z, DRAWN_ROWS, b->drawn_rows);
 }
 
 static mx_status launch_size(mx_engine_batch *b, size *z, int *turn)
@@ -361,22 +389,22 @@ static mx_status launch_size(mx_engine_batch *b, size *z, int *turn)
     mx_engine_batch_input *in = &b->in;
     mx_exec *e = z->step.exec;
     pad(in, z);
-    MX_TRY(mx_exec_write(e, "tokens", in->token));
-    MX_TRY(mx_exec_write(e, "positions", in->position));
-    MX_TRY(mx_exec_write(e, "page_rows", in->row));
-    MX_TRY(mx_exec_write(e, "page_slots", in->slot));
+    MX_TRY(write_input(z, TOKENS, in->token));
+    MX_TRY(write_input(z, POSITIONS, in->position));
+    MX_TRY(write_input(z, ROWS, in->row));
+    MX_TRY(write_input(z, SLOTS, in->slot));
     if (z->table_changes != in->table_changes)
-        MX_TRY(mx_exec_write(e, "page_table", in->table));
+        MX_TRY(mx_exec_write_whole(e, "page_table", in->table));
     z->table_changes = in->table_changes;
-    MX_TRY(mx_exec_write(e, "last", in->last));
-    MX_TRY(mx_exec_write(e, "sampling", in->sampling));
+    MX_TRY(write_input(z, LAST, in->last));
+    MX_TRY(write_input(z, SAMPLING, in->sampling));
     if (follows(&b->o))
-        MX_TRY(write_drawn_rows(b, e, z));
+        MX_TRY(write_drawn_rows(b, z));
     if (b->mask)
         MX_TRY(write_mask(b, e, z->tokens));
     MX_TRY(write_images(b, e, z));
     if (in->before)
-        MX_TRY(mx_exec_write(e, "before", in->before));
+        MX_TRY(mx_exec_write_whole(e, "before", in->before));
     b->ran = z;
     MX_TRY(mx_exec_run(e));
     *turn = b->turn;
@@ -395,6 +423,28 @@ mx_status mx_engine_batch_launch(mx_engine_batch *b, int *turn)
     MX_ASSERT(z < b->sizes + b->n_sizes, "%lld tokens, %lld rows of logits", (long long)in->n,
               (long long)in->n_last);
     return launch_size(b, z, turn);
+}
+
+void mx_engine_batch_copy_input(mx_engine_batch *b, const mx_engine_batch_input *from)
+{
+    mx_engine_batch_input *in = &b->in;
+    size_t n = (size_t)from->n, n_last = (size_t)from->n_last;
+    int32_t *const to[] = {in->token, in->position, in->row, in->slot, in->adapter_slot, in->from};
+    const int32_t *const list[] = {from->token, from->position,     from->row,
+                                   from->slot,  from->adapter_slot, from->from};
+    MX_ASSERT(!from->has_images && !from->before && in->columns == from->columns,
+              "%d columns of a table of %d", (int)from->columns, (int)in->columns);
+    in->n = from->n;
+    in->n_last = from->n_last;
+    for (int i = 0; i < 6; i++)
+        memcpy(to[i], list[i], sizeof **to * n);
+    memcpy(in->last, from->last, sizeof *in->last * n_last);
+    memcpy(in->sampling, from->sampling, sizeof *in->sampling * n_last * N_SETTINGS);
+    memset(in->wants_logits, 0, sizeof *in->wants_logits * n_last);
+    if (in->table_changes != from->table_changes)
+        memcpy(in->table, from->table,
+               sizeof *in->table * (size_t)(b->o.sequences * in->columns));
+    in->table_changes = from->table_changes;
 }
 
 mx_status mx_engine_batch_run(mx_engine_batch *b)

@@ -75,6 +75,8 @@ typedef struct {
 } mx_engine_batch_input;
 /* The batch's own; what is in it stays. */
 mx_engine_batch_input *mx_engine_batch_input_of(mx_engine_batch *b);
+/* That of another rank's batch, of the same settings; logits are not read here. */
+void mx_engine_batch_copy_input(mx_engine_batch *b, const mx_engine_batch_input *from);
 mx_status mx_engine_batch_run(mx_engine_batch *b) MX_MUST_USE;
 /* The two halves of that: one more batch may be launched before the first is waited for, if no
  * logits are wanted of the first. Gives a number to wait with. */

@@ -21,7 +21,7 @@ enum { MX_SAMPLE_SETTINGS };
 enum { MAX_SIZES = 8, PROMPT_RUN = 128, LEAST_RUN = 256 };
 
 typedef struct {
-    mx_step step;
+    mx_forward forward;
     int64_t seq;
     int64_t slots[MAX_SIZES]; /* cache sizes it has inputs for */
     int n_sizes;
@@ -51,10 +51,12 @@ struct mx_decode {
 static void find_sizes(runner *r)
 {
     static const char prefix[] = "cache_slots.";
-    for (int i = 0; i < r->step.graph.n_nodes; i++) {
-        const char *name = r->step.graph.node[i]->name;
+    const mx_graph *g = mx_forward_graph(&r->forward);
+    for (int i = 0; i < g->n_nodes; i++) {
+        const char *name = g->node[i]->name;
         int64_t n;
-        if (name && mx_starts_with(name, prefix) && mx_parse_i64(name + sizeof prefix - 1, &n)) {
+        if (name && mx_starts_with(name, prefix) && mx_parse_i64(name + sizeof prefix - 1, &n) &&
+            mx_graph_find(g, name) == g->node[i]) { /* several stages may have it */
             MX_ASSERT(r->n_sizes < MAX_SIZES, "more than %d cache sizes", MAX_SIZES);
             r->slots[r->n_sizes++] = n;
         }
@@ -104,12 +106,16 @@ mx_status mx_decode_bytes(const mx_model_spec *m, const mx_decode_settings *o, d
     double cache = 0;
     *bytes = 0;
     for (int i = 0; i < (run > 1 ? 2 : 1); i++) {
-        mx_step s = {0};
+        mx_forward f;
         mx_step_options so = runner_options(&d, i ? run : 1, 0, o);
-        MX_TRY(mx_step_plan(&s, m, &so));
-        *bytes += s.program.bytes.inputs;
-        cache = s.program.bytes.variables[MX_VAR_CACHE];
-        mx_step_close(&s);
+        double added = 0, by_itself;
+        mx_status st = mx_forward_plan(&f, m, &so, o->stages);
+        if (!st)
+            mx_forward_bytes(&f, &added, &by_itself);
+        cache = st ? 0 : mx_forward_caches(&f);
+        *bytes += added - cache; /* both have the same */
+        mx_forward_close(&f);
+        MX_TRY(st);
     }
     *bytes += cache;
     return MX_OK;
@@ -120,7 +126,7 @@ static mx_status open_runner(mx_decode *d, runner *r, const mx_model_spec *m, in
 {
     mx_step_options so = runner_options(d, seq, r == &d->image ? images_of(d) : 0, o);
     so.compile.n_threads = mx_session_threads(d->session);
-    MX_TRY(mx_step_open(&r->step, d->session, m, &so));
+    MX_TRY(mx_forward_open(&r->forward, d->session, m, &so, o->stages));
     r->seq = seq;
     find_sizes(r);
     r->tokens = MX_NEW_N(&d->arena, int32_t, d->batch * seq);
@@ -206,9 +212,9 @@ void mx_decode_close(mx_decode *d)
 {
     if (!d)
         return;
-    mx_step_close(&d->one.step);
-    mx_step_close(&d->many.step);
-    mx_step_close(&d->image.step);
+    mx_forward_close(&d->one.forward);
+    mx_forward_close(&d->many.forward);
+    mx_forward_close(&d->image.forward);
     mx_readback_close(&d->fresh);
     mx_free(d->pixels);
     mx_arena_fini(&d->arena);
@@ -225,9 +231,8 @@ typedef struct {
 } feed;
 
 /* take[b] tokens of each sequence from done[b] on. */
-static mx_status run(mx_decode *d, runner *r, const feed *f)
+static void fill(mx_decode *d, runner *r, const feed *f)
 {
-    mx_exec *e = r->step.exec;
     for (int64_t b = 0; b < d->batch; b++) {
         int64_t take = f->take[b];
         for (int64_t i = 0; i < r->seq; i++) {
@@ -241,6 +246,18 @@ static mx_status run(mx_decode *d, runner *r, const feed *f)
             mx_image_places(&d->spec, r->tokens + b * r->seq, NULL, take, pixels, image ? take : 0,
                             &d->next[b], r->places + b * r->seq, d->batch * r->seq);
     }
+}
+
+typedef struct {
+    mx_decode *d;
+    runner *r;
+} running;
+
+static mx_status write_run(void *ctx, int microbatch, mx_exec *e)
+{
+    mx_decode *d = ((const running *)ctx)->d;
+    runner *r = ((const running *)ctx)->r;
+    (void)microbatch;
     if (d->spec.places)
         MX_TRY(mx_exec_write_whole(e, "places", r->places));
     if (r == &d->image)
@@ -255,17 +272,28 @@ static mx_status run(mx_decode *d, runner *r, const feed *f)
             r->slot[i] = r->positions[i] < 0 ? -1 : (int32_t)(r->positions[i] % r->slots[s]);
         MX_TRY(mx_exec_write_whole(e, name, r->slot));
     }
-    if (d->draws)
-        MX_TRY(mx_exec_write_whole(e, "sampling", d->how));
-    MX_TRY(mx_exec_run(e));
-    if (d->draws) {
-        MX_TRY(mx_readback_copy(&d->fresh, e, "drawn", 0));
-        MX_TRY(mx_readback_copy(&d->fresh, e, "drawn_logp", (int)d->batch));
-    } else {
-        MX_TRY(mx_readback_copy(&d->fresh, e, "logits", 0));
-    }
+    return d->draws ? mx_exec_write_whole(e, "sampling", d->how) : MX_OK;
+}
+
+static mx_status read_run(void *ctx, int microbatch, mx_exec *e)
+{
+    mx_decode *d = ((const running *)ctx)->d;
+    (void)microbatch;
+    if (!d->draws)
+        return mx_readback_copy(&d->fresh, e, "logits", 0);
+    MX_TRY(mx_readback_copy(&d->fresh, e, "drawn", 0));
+    return mx_readback_copy(&d->fresh, e, "drawn_logp", (int)d->batch);
+}
+
+static mx_status run(mx_decode *d, runner *r, const feed *f)
+{
+    running now = {d, r};
+    int64_t fresh = d->batch * (d->draws ? 2 : d->vocab);
+    fill(d, r, f);
+    MX_TRY(mx_forward_run(&r->forward, &(mx_pipeline_feed){write_run, read_run, &now}));
     MX_TRY(mx_readback_mark(&d->fresh));
-    return mx_readback_wait(&d->fresh);
+    MX_TRY(mx_readback_wait(&d->fresh));
+    return mx_forward_share(&r->forward, d->fresh.value, sizeof(float) * (size_t)fresh);
 }
 
 static const float *next_image(const mx_decode *d, const feed *f, int64_t b)

@@ -7,7 +7,7 @@
 #ifndef MX_INFER_DECODE_H
 #define MX_INFER_DECODE_H
 
-#include "exec/step.h"
+#include "exec/forward.h"
 
 typedef struct mx_decode mx_decode;
 
@@ -20,6 +20,7 @@ typedef struct {
     const struct mx_lora *lora; /* adapters; NULL: none */
     double temperature; /* that logits are divided by; 0 means 1 */
     bool one_path;      /* a token's bits are those of a training step */
+    const mx_forward_stages *stages; /* that it goes through; NULL: there are none */
     int64_t draw_vocab; /* tokens are drawn on the device, of so many ids; 0: logits are given */
 } mx_decode_settings;
 

@@ -1,7 +1,9 @@
-/* engine.c - requests come and go; the batch is engine_schedule.c's, tokens are engine_draw.c's. */
+/* engine.c - requests come and go. engine_schedule.c forms batches, engine_sample.c samples. */
 #include "infer/engine.h"
 
 #include "base/clock.h"
+#include "exec/virtual_ranks.h"
+#include "infer/batch_ranks.h"
 #include "infer/engine_impl.h"
 #include <math.h>
 #include <omp.h>
@@ -31,7 +33,8 @@ static mx_engine_batch_settings settings_of(const mx_engine_options *o, int64_t 
         .max_length = o->max_length,
         .page = MX_ENGINE_PAGE,
         .pages = pages,
-        .compile = {.compute = o->compute, .weights_fixed = true, .codes = o->codes}};
+        .compile = {.compute = o->compute, .weights_fixed = true, .codes = o->codes,
+                    .partition = o->mesh_rank ? &o->mesh_rank->how : NULL}};
 }
 
 /* Of the MTP layer, whose entries lie in the same pages. */
@@ -73,13 +76,14 @@ static mx_status cache_room(const mx_engine *e, const mx_engine_batch_settings *
 {
     const mx_engine_options *o = &e->o;
     const mx_device_traits *t = mx_session_traits(e->session);
-    int64_t other, free = mx_session_memory_available(e->session).bytes;
+    int ranks = o->mesh_rank ? o->mesh_rank->mesh->ranks : 1; /* of this process: they share it */
+    int64_t other, free = mx_session_memory_available(e->session).bytes / ranks;
     *room = free / 4;
     if (t->host_memory || t->chip.memory_bytes <= 0)
         return MX_OK;
     double share = o->memory_share > 0 ? o->memory_share : USUAL_MEMORY_SHARE;
     MX_TRY(mx_engine_batch_other_bytes(e->session, &o->model->spec, bs, &other));
-    *room = free - (int64_t)((1 - share) * t->chip.memory_bytes) - other;
+    *room = free - (int64_t)((1 - share) * t->chip.memory_bytes / ranks) - other;
     if (bs->keep_hidden) {
         mx_engine_batch_settings ms = draft_settings(bs);
         MX_TRY(mx_engine_batch_other_bytes(e->session, &o->model->spec, &ms, &other));
@@ -172,12 +176,36 @@ static mx_status choose(mx_engine *e)
     return MX_OK;
 }
 
-static mx_status open_all(mx_engine *e)
+/* Rank 0 of a mesh chooses for all. */
+static mx_status share_pages(mx_engine *e, int64_t *pages)
 {
     mx_engine_options *o = &e->o;
-    int64_t pages;
+    if (!o->mesh_rank || !o->mesh_rank->rank)
+        MX_TRY(choose_pages(e, pages));
+    else
+        *pages = mx_batch_ranks_pages(o->ranks);
+    if (o->mesh_rank && !o->mesh_rank->rank)
+        mx_batch_ranks_set_pages(o->ranks, *pages);
+    return *pages ? MX_OK : mx_fail(MX_STOPPED, "the first rank of the mesh has not begun");
+}
+
+static mx_status load_weights(mx_engine *e)
+{
+    MX_TRY(mx_model_ref_weights(e->o.model, e->session, e->o.seed));
+    MX_TRY(mx_engine_batch_lay_weights(e->batch));
+    if (e->tower)
+        MX_TRY(mx_engine_batch_lay_more(e->batch, mx_tower_graph(e->tower)));
+    if (e->mtp)
+        MX_TRY(mx_engine_batch_lay_more(e->batch, mx_engine_batch_graph(e->mtp)));
+    MX_TRY(mx_engine_batch_warm_up(e->batch));
+    return e->mtp ? mx_engine_batch_warm_up(e->mtp) : MX_OK;
+}
+
+mx_status mx_engine_open_model(mx_engine *e)
+{
+    mx_engine_options *o = &e->o;
     if (!e->session)
-        MX_TRY(mx_session_open(&e->session, o->device, o->n_threads));
+        MX_TRY(mx_mesh_rank_session(&e->session, o->mesh_rank, o->device, o->n_threads));
     e->device_draws = o->device_draws || !mx_session_traits(e->session)->host_memory;
     if (o->images && !o->model->spec.family->images)
         return mx_fail(MX_USAGE, "%s is a family without images", o->model->spec.family->name);
@@ -188,8 +216,7 @@ static mx_status open_all(mx_engine *e)
     mx_engine_batch_settings bs = settings_of(o, 1);
     if (o->images)
         MX_TRY(mx_tower_open(&e->tower, e->session, &o->model->spec, &bs.compile));
-    MX_TRY(choose_pages(e, &pages));
-    bs.pages = pages;
+    MX_TRY(share_pages(e, &bs.pages));
     bs.draw_vocab = e->device_draws ? e->vocab : 0;
     bs.image_width = e->tower ? mx_tower_width(e->tower) : 0;
     MX_TRY(mx_engine_batch_open(&e->batch, e->session, &o->model->spec, &bs));
@@ -199,16 +226,16 @@ static mx_status open_all(mx_engine *e)
     }
     if (e->tower)
         MX_TRY(mx_tower_add(e->tower));
-    MX_TRY(mx_model_ref_weights(o->model, e->session, o->seed));
-    MX_TRY(mx_engine_batch_lay_weights(e->batch));
-    if (e->tower)
-        MX_TRY(mx_engine_batch_lay_more(e->batch, mx_tower_graph(e->tower)));
-    if (e->mtp)
-        MX_TRY(mx_engine_batch_lay_more(e->batch, mx_engine_batch_graph(e->mtp)));
-    MX_TRY(mx_engine_batch_warm_up(e->batch));
-    if (e->mtp)
-        MX_TRY(mx_engine_batch_warm_up(e->mtp));
-    MX_TRY(mx_pages_open(&e->pages, pages, MX_ENGINE_PAGE));
+    e->n_pages = bs.pages;
+    e->n_rows = bs.rows;
+    return load_weights(e);
+}
+
+static mx_status open_all(mx_engine *e)
+{
+    mx_engine_options *o = &e->o;
+    MX_TRY(mx_engine_open_model(e));
+    MX_TRY(mx_pages_open(&e->pages, e->n_pages, MX_ENGINE_PAGE));
     e->n_threads = mx_session_threads(e->session);
     MX_TRY(mx_alloc((void **)&e->work, 8 * (size_t)e->model_vocab * (size_t)e->n_threads,
                     "the sampler"));
@@ -217,10 +244,9 @@ static mx_status open_all(mx_engine *e)
     for (int i = 0; i < 2; i++)
         e->inflight[i].part = MX_NEW_N(&e->arena, mx_inflight_part, n);
     e->free_rows = MX_NEW_N(&e->arena, int32_t, n);
-    e->n_rows = bs.rows;
-    e->drawn = MX_NEW_N(&e->arena, mx_choice, bs.rows);
+    e->drawn = MX_NEW_N(&e->arena, mx_choice, e->n_rows);
     e->slot_contents = MX_NEW_N(&e->arena, uint64_t, o->adapter_slots);
-    e->hidden = MX_NEW_N(&e->arena, float, bs.rows *mx_engine_batch_width(e->batch));
+    e->hidden = MX_NEW_N(&e->arena, float, e->n_rows *mx_engine_batch_width(e->batch));
     for (e->n_free_rows = 0; e->n_free_rows < n; e->n_free_rows++)
         e->free_rows[e->n_free_rows] = (int32_t)(n - 1 - e->n_free_rows);
     int32_t *ids = MX_NEW_N(&e->arena, int32_t, o->n_stop_ids);
@@ -482,6 +508,8 @@ static mx_status launch(mx_engine *e, mx_inflight *f)
     MX_TRY(mx_engine_fill_images(e));
     f->plain = is_plain_batch(e);
     f->n = 1;
+    if (e->o.ranks)
+        MX_TRY(mx_batch_ranks_send(e->o.ranks, in));
     MX_TRY(mx_engine_batch_launch(e->batch, &f->turn));
     if (f->plain)
         count_as_computed(e, f);
@@ -524,7 +552,7 @@ mx_status mx_engine_step(mx_engine *e)
     if (f->plain)
         mx_engine_complete(e, f);
     else
-        mx_engine_draw(e);
+        mx_engine_sample(e);
     f->n = 0;
     if (e->mtp)
         MX_TRY(mx_engine_mtp_draft(e));

@@ -31,6 +31,8 @@ typedef struct mx_engine mx_engine;
 typedef struct {
     const mx_model_ref *model;     /* borrowed */
     const mx_tokenizer *tokenizer; /* borrowed; NULL: no texts, no stop texts */
+    const struct mx_mesh_rank *mesh_rank; /* engine_mesh.c: of a mesh; NULL: alone */
+    struct mx_batch_ranks *ranks;         /* and where it meets the others */
     mx_session *session;           /* without programs; taken, on failure too. NULL: opened, on */
     const char *device;            /* this device, */
     int n_threads;                 /* with so many threads */

@@ -56,6 +56,7 @@ struct mx_engine {
     mx_tower *tower; /* NULL: no images */
     mx_image_spec image_spec;
     mx_pages *pages;
+    int64_t n_pages;
     int64_t vocab, model_vocab;
     bool device_draws; /* what needs no more than temperature, top-k and top-p */
     mx_seq *all;
@@ -102,10 +103,13 @@ mx_page_name mx_engine_before_page(const mx_seq *s, int64_t page, mx_page_name b
 /* After the batch has run: pages that are full now are known to others. */
 void mx_engine_publish(mx_engine *e, mx_seq *s);
 
-/* engine_draw.c: what the batch's logits are for. */
+/* What every rank of a mesh has of an engine: session, programs, weights. */
+mx_status mx_engine_open_model(mx_engine *e) MX_MUST_USE;
+
+/* engine_sample.c: what the batch's logits are for. */
 /* Before a batch runs: how the device draws each row, and of which rows the host reads logits. */
 void mx_engine_set_sampling(mx_engine *e);
-void mx_engine_draw(mx_engine *e);
+void mx_engine_sample(mx_engine *e);
 /* What a plain batch, which was waited for, has given. */
 void mx_engine_complete(mx_engine *e, mx_inflight *f);
 

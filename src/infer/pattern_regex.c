@@ -137,6 +137,8 @@ static uint32_t escaped(reader *r)
     }
     if ((c | 32) >= 'a' && (c | 32) <= 'z')
         wrong(r, "this letter has no meaning after \\");
+    if (c >= '1' && c <= '9')
+        wrong(r, "what a group has matched cannot be asked for again");
     return c;
 }
 

@@ -44,7 +44,7 @@ int64_t mx_field_int(mx_fields *f, const char *name, int64_t usual, int64_t leas
     double real = json_is_real(v) ? json_real_value(v) : 0;
     bool whole =
         json_is_integer(v) || (json_is_real(v) && real == floor(real) && fabs(real) < 0x1p53);
-    int64_t i = json_is_integer(v) ? json_integer_value(v) : (int64_t)real;
+    int64_t i = json_is_integer(v) ? json_integer_value(v) : whole ? (int64_t)real : 0;
     if (!whole)
         mx_field_wrong(f, name, "must be an integer, not %s", mx_json_kind(v));
     else if (i < least || i > most)

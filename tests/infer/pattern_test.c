@@ -51,7 +51,8 @@ MX_TEST(patterns_of_regular_expressions)
 MX_TEST(patterns_that_cannot_be_followed)
 {
     static const char *const bad[] = {"(",     "a)", "[",   "[b-a]", "*",   "a{3,2}", "a{9999}",
-                                      "(?=a)", "\\", "\\q", "\\xg0", "a^b", "\xff",   "[^\\S\\s]"};
+                                      "(?=a)", "\\", "\\q", "\\xg0", "a^b", "\xff",   "[^\\S\\s]",
+                                      "(a)\\1"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         mx_arena a = {0};
         mx_pattern *p;

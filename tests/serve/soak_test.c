@@ -34,6 +34,7 @@ typedef struct {
     bool unasked; /* its request is never whole: there will be no answer */
     double leaves;
     double heard; /* when the last piece of the answer came; 0: none has */
+    int pieces;   /* so many have */
     char head[16];
 } client;
 
@@ -143,14 +144,17 @@ static void close_client(load *l, client *c, bool whole)
     c->fd = -1;
 }
 
+/* Time before the second piece is that of waiting: headers, and the role that a stream begins with,
+ * come before the first token. */
 static void note_gap(load *l, client *c)
 {
     double now = mx_clock_now();
+    bool counts = ++c->pieces > 2;
     int i = 0;
-    while (c->heard > 0 && i < GAPS - 1 && now - c->heard > 1e-4 * (double)(1 << i))
+    while (counts && i < GAPS - 1 && now - c->heard > 1e-4 * (double)(1 << i))
         i++;
-    l->gaps[i] += c->heard > 0;
-    l->n_gaps += c->heard > 0;
+    l->gaps[i] += counts;
+    l->n_gaps += counts;
     c->heard = now;
 }
 

@@ -1,4 +1,4 @@
-/* engine_draw.c - from the batch's logits to tokens, texts and ends of answers. */
+/* engine_sample.c - sampling: from the batch's logits to tokens, texts and ends of answers. */
 #include "infer/engine_impl.h"
 
 #include "base/clock.h"
@@ -221,7 +221,7 @@ void mx_engine_complete(mx_engine *e, mx_inflight *f)
     f->n = 0;
 }
 
-void mx_engine_draw(mx_engine *e)
+void mx_engine_sample(mx_engine *e)
 {
     const mx_engine_batch_input *in = mx_engine_batch_input_of(e->batch);
     size_t room = 8 * (size_t)e->model_vocab;
