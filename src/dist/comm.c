@@ -172,12 +172,6 @@ mx_status mx_comm_max(mx_comm *c, int64_t *v, int n)
     return MX_OK;
 }
 
-/* What another rank says does not decide how this process ends, beyond that it failed. */
-static mx_code failure_of(int32_t code)
-{
-    return code >= MX_CHECK_FAILED && code <= MX_DEVICE ? (mx_code)code : MX_DEVICE;
-}
-
 /* What another rank says, with its lines. */
 static void show_lines(char *out, size_t cap, const char *text, size_t n)
 {
@@ -214,7 +208,7 @@ mx_status mx_comm_agree(mx_comm *c, mx_status mine)
         if (all[r].code) {
             char text[sizeof note.text];
             show_lines(text, sizeof text, all[r].text, sizeof all[r].text);
-            return mx_fail(failure_of(all[r].code), "rank %d: %s", r, text);
+            return mx_fail(mx_coord_code(all[r].code), "rank %d: %s", r, text);
         }
     return MX_OK;
 }

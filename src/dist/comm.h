@@ -90,8 +90,8 @@ enum { MX_COMM_SMALL = 1024 };
 
 /* Of all ranks of the coordinator, which must be closed after it. `how`: auto, nccl, mpi or tcp;
  * auto, and what the host says where GPUs talk through NCCL, is MPI where its launcher started
- * these ranks and the plug-in is there, else TCP. *note, in the arena,
- * says why auto is not what one would expect; NULL: nothing to say. */
+ * these ranks and the plug-in is there, else TCP. *note, in the arena, says why auto is not what
+ * one would expect; NULL: nothing to say. */
 typedef struct {
     const char *how;
     mx_arena *arena;

@@ -257,19 +257,11 @@ static void leave(mx_process_group *g)
     mx_messenger_stop(((member *)g)->of->messenger);
 }
 
-static const mx_process_group_kind kind = {.name = "processes",
-                                           .all_gather = all_gather,
-                                           .reduce_scatter = reduce_scatter,
-                                           .all_reduce = all_reduce,
-                                           .all_to_all = all_to_all,
-                                           .exchange = exchange,
-                                           .shift = shift,
-                                           .send = send_message,
-                                           .sent = sent,
-                                           .post = post,
-                                           .receive = receive,
-                                           .leave = leave,
-                                           .check = check};
+static const mx_process_group_kind kind = {
+    .name = "processes",
+    .check = check,
+    MX_PROCESS_GROUP_CALLS,
+};
 
 /* Only pipelines send messages. */
 mx_status mx_comm_groups_open(mx_comm_groups **out, mx_comm *all, const mx_mesh *mesh)

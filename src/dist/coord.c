@@ -110,6 +110,11 @@ mx_status mx_coord_check(mx_coord *c)
     return st;
 }
 
+mx_code mx_coord_code(int64_t code)
+{
+    return code >= MX_CHECK_FAILED && code <= MX_DEVICE ? (mx_code)code : MX_DEVICE;
+}
+
 int mx_coord_culprit(mx_coord *c)
 {
     pthread_mutex_lock(&c->lock);
@@ -124,8 +129,14 @@ void mx_coord_wait_locked(mx_coord *c, double seconds)
     pthread_cond_timedwait(&c->changed, &c->lock, &t);
 }
 
+typedef struct {
+    mx_code code;
+    int culprit;
+    const char *words;
+} complaint;
+
 /* Sends rank 0 a complaint and waits for what it makes of it; its own words when nothing comes. */
-static void complain_locked(mx_coord *c, mx_wire_frame *f, int culprit, const char *words)
+static void complain_locked(mx_coord *c, mx_wire_frame *f, const complaint *k)
 {
     double until = mx_clock_now() + ANSWER_S;
     mx_coord_link *l = c->member[0].link;
@@ -135,7 +146,7 @@ static void complain_locked(mx_coord *c, mx_wire_frame *f, int culprit, const ch
         while (!c->why[0] && mx_clock_now() < until)
             mx_coord_wait_locked(c, SLICE_S);
     }
-    mx_coord_judge_locked(c, MX_DEVICE, culprit, "%s", words);
+    mx_coord_judge_locked(c, k->code, k->culprit, "%s", k->words);
 }
 
 mx_status mx_coord_fail(mx_coord *c, int culprit, const char *fmt, ...)
@@ -151,23 +162,26 @@ mx_status mx_coord_fail(mx_coord *c, int culprit, const char *fmt, ...)
     mx_wire_put_text(&f, words);
     pthread_mutex_lock(&c->lock);
     if (!c->why[0])
-        complain_locked(c, &f, culprit, words);
+        complain_locked(c, &f, &(complaint){MX_DEVICE, culprit, words});
     pthread_mutex_unlock(&c->lock);
     return mx_coord_check(c);
 }
 
-void mx_coord_abort(mx_coord *c, const char *why)
+void mx_coord_abort(mx_coord *c, mx_code code, const char *why)
 {
     char words[MX_COORD_WHY];
     mx_wire_frame f;
     if (!c || c->size == 1)
         return;
     mx_wire_begin(&f, MX_WIRE_ABORT);
+    mx_wire_put_int(&f, (uint64_t)code, 1);
     mx_wire_put_text(&f, why);
     snprintf(words, sizeof words, "%s has ended: %s", c->member[c->rank].who, why);
     pthread_mutex_lock(&c->lock);
-    if (!c->why[0])
-        complain_locked(c, &f, c->rank, words);
+    if (!c->why[0]) {
+        c->alone = c->rank == 0;
+        complain_locked(c, &f, &(complaint){code, c->rank, words});
+    }
     pthread_mutex_unlock(&c->lock);
 }
 

@@ -11,8 +11,9 @@
  *                  killed or cut off is known by its silence or its closed connection; a hung one,
  *                  whose thread still answers, by a call that it does not come to.
  *     verdict      The first failure that rank 0 learns of is the run's: it names the rank to blame
- *                  and every rank ends with the same words. It wakes whoever waits (the alarm), and
- *                  ends a process that does not come to its end by itself.
+ *                  and every rank ends with the same words; *told says that rank 0's are enough.
+ *                  It wakes whoever waits (the alarm), and ends a process that does not come to
+ *                  its end by itself.
  *
  * Nothing here depends on how data travels. A communicator (comm.h) of any kind marks its calls
  * (enter, progress, leave), watches the alarm where it waits and asks mx_coord_check what became
@@ -62,6 +63,9 @@ typedef struct {
      * is expected to end the process. NULL: nothing is done. */
     void (*end)(void *ctx, const char *why);
     void *ctx;
+    /* Set on other ranks when the run fails by something that rank 0 has to say: ranks that cannot
+     * join, and a rank that has said why it ends. NULL: nobody asks. */
+    bool *told;
 } mx_coord_options;
 
 mx_status mx_coord_open(mx_coord **out, const mx_launch *p, const mx_coord_options *o) MX_MUST_USE;
@@ -84,8 +88,10 @@ mx_auth_key mx_coord_key(const mx_coord *c);
  * size. */
 mx_status mx_coord_gather(mx_coord *c, const void *mine, size_t bytes, void *all) MX_MUST_USE;
 
-/* OK while all is well; then the verdict (MX_DEVICE), again and again. */
+/* OK while all is well; then the verdict, again and again. */
 mx_status mx_coord_check(mx_coord *c) MX_MUST_USE;
+/* What another rank says does not decide how this process ends, beyond that it failed. */
+mx_code mx_coord_code(int64_t code);
 /* Readable from the moment there is a verdict. */
 int mx_coord_alarm(const mx_coord *c);
 /* The rank the verdict blames; -1: none, or nobody alone. */
@@ -94,7 +100,7 @@ int mx_coord_culprit(mx_coord *c);
  * it. */
 mx_status mx_coord_fail(mx_coord *c, int culprit, const char *fmt, ...) MX_PRINTF(3, 4) MX_MUST_USE;
 /* Tells the others why this rank ends. Does nothing when there is a verdict. */
-void mx_coord_abort(mx_coord *c, const char *why);
+void mx_coord_abort(mx_coord *c, mx_code code, const char *why);
 
 /* A channel is one sequence of collective calls: a communicator has one, and all ranks open them in
  * the same order, so that *opened (how many were so far) is the same everywhere.

@@ -122,6 +122,7 @@ struct mx_coord {
     mx_code code;
     int culprit;
     double judged_at;
+    bool alone; /* on rank 0: it is enough that this one says it */
     /* For whoever waits for the others. */
     char note[MX_COORD_NOTE]; /* to be said; "": nothing */
     bool has_said_refused;

@@ -46,10 +46,18 @@ static mx_status refused(const mx_coord *c, mx_wire_reason why, uint64_t detail)
                    host, port);
 }
 
+static void tell_told(mx_coord *c)
+{
+    if (c->o.told)
+        *c->o.told |= !c->why[0];
+}
+
 static void take_refusal(mx_coord *c, mx_wire_frame *f)
 {
     uint64_t why = mx_wire_get_int(f, 1), size = mx_wire_get_int(f, 4), n = mx_wire_get_int(f, 2);
     mx_str names = {0};
+    if (why != MX_WIRE_ANOTHER_JOB) /* rank 0 has ended its own run for it, and says so */
+        tell_told(c);
     if (why != MX_WIRE_OTHER_PARTS) {
         mx_status st = refused(c, (mx_wire_reason)why, size);
         mx_coord_judge_locked(c, MX_USAGE, c->rank, "%s", mx_status_text(st));
@@ -113,10 +121,15 @@ static bool take_verdict(mx_coord *c, mx_wire_frame *f)
 {
     char words[MX_COORD_WHY];
     int32_t culprit = (int32_t)mx_wire_get_int(f, 4);
+    int64_t code = (int64_t)mx_wire_get_int(f, 1);
+    bool alone = mx_wire_get_int(f, 1) != 0;
     mx_wire_get_text(f, words, sizeof words);
     if (!mx_wire_is_read(f) || culprit < -1 || culprit >= c->size)
         return false;
-    mx_coord_judge_locked(c, MX_DEVICE, culprit, "%s", *words ? words : "rank 0 ends the run");
+    if (alone)
+        tell_told(c);
+    mx_coord_judge_locked(c, mx_coord_code(code), culprit, "%s",
+                          *words ? words : "rank 0 ends the run");
     return true;
 }
 

@@ -195,15 +195,21 @@ static bool take_complaint(mx_coord *c, int r, mx_wire_frame *f)
 {
     char words[MX_COORD_WHY];
     int culprit = r;
+    int64_t code = MX_DEVICE;
     if (f->kind == MX_WIRE_BLAME)
         culprit = (int32_t)mx_wire_get_int(f, 4);
+    else
+        code = (int64_t)mx_wire_get_int(f, 1);
     mx_wire_get_text(f, words, sizeof words);
     if (!mx_wire_is_read(f) || culprit < -1 || culprit >= c->size)
         return false;
+    if (!c->why[0])
+        c->alone = f->kind == MX_WIRE_ABORT;
     if (f->kind == MX_WIRE_BLAME)
         mx_coord_judge_locked(c, MX_DEVICE, culprit, "%s", words);
     else
-        mx_coord_judge_locked(c, MX_DEVICE, r, "%s has ended: %s", c->member[r].who, words);
+        mx_coord_judge_locked(c, mx_coord_code(code), r, "%s has ended: %s", c->member[r].who,
+                              words);
     return true;
 }
 
@@ -313,6 +319,8 @@ void mx_coord_tell_verdict_locked(mx_coord *c)
             continue;
         mx_wire_begin(&f, MX_WIRE_VERDICT);
         mx_wire_put_int(&f, (uint64_t)(int64_t)c->culprit, 4);
+        mx_wire_put_int(&f, (uint64_t)c->code, 1);
+        mx_wire_put_int(&f, c->alone || !c->all_here, 1);
         mx_wire_put_text(&f, c->why);
         m->knows = mx_coord_link_queue(m->link, &f);
     }

@@ -316,18 +316,8 @@ static void turn(mx_process_group *g, bool take)
 static const mx_process_group_kind kind = {
     .name = "local",
     .threads = true,
-    .all_gather = all_gather,
-    .reduce_scatter = reduce_scatter,
-    .all_reduce = all_reduce,
-    .all_to_all = all_to_all,
-    .exchange = exchange,
-    .shift = shift,
-    .send = send_message,
-    .sent = sent,
-    .post = post,
-    .receive = receive,
     .turn = turn,
-    .leave = leave,
+    MX_PROCESS_GROUP_CALLS,
 };
 
 static shared *find(mx_local_world *w, mx_axis_set axes, int channel, int first)

@@ -24,9 +24,9 @@ static const struct {
     [MX_WIRE_GATHER] = {6, 256, true},
     [MX_WIRE_GATHERED] = {8, MX_WIRE_BODY, true},
     [MX_WIRE_BEAT] = {1, MX_WIRE_BODY, true},
-    [MX_WIRE_ABORT] = {2, MX_WIRE_BODY, true},
+    [MX_WIRE_ABORT] = {3, MX_WIRE_BODY, true},
     [MX_WIRE_BLAME] = {6, MX_WIRE_BODY, true},
-    [MX_WIRE_VERDICT] = {6, MX_WIRE_BODY, true},
+    [MX_WIRE_VERDICT] = {8, MX_WIRE_BODY, true},
     [MX_WIRE_BYE] = {0, 0, true},
     [MX_WIRE_LINK] = {12, 12, true},
 };

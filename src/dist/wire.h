@@ -34,7 +34,7 @@
 #include <stdint.h>
 
 enum {
-    MX_WIRE_VERSION = 2,
+    MX_WIRE_VERSION = 3,
     MX_WIRE_HEADER = 8,
     MX_WIRE_BODY = 1024,
     MX_WIRE_ADDRESS = 16, /* of IPv6; IPv4 has the first four bytes */

@@ -106,6 +106,7 @@ static mx_status read_context(mx_partition *how, const mx_config *c)
                                            [MX_CONTEXT_ULYSSES] = "ulysses"};
     const char *key = "context_parallel_strategy", *want = mx_config_text(c, key);
     how->zigzag = mx_config_bool(c, "context_parallel_load_balance");
+    how->only_this_context = mx_config_is_users(c, key);
     for (int i = 0; i < 3; i++)
         if (strcmp(want, strategy[i]) == 0) {
             how->context = (mx_context_strategy)i;
@@ -149,11 +150,26 @@ static mx_status read_degrees(mx_mesh_plan *p, const mx_config *c)
     return mx_status_wrap(mx_mesh_parse(&p->mesh, text), "%s", mx_config_where(c, "mesh"));
 }
 
+/* Where the mesh was said: the key of its degrees that the user has set. */
+static const char *where_of(const mx_config *c)
+{
+    static const char *const levels[] = {"ici", "dcn"};
+    char key[WORD];
+    if (*mx_config_text(c, "mesh"))
+        return mx_config_where(c, "mesh");
+    for (size_t i = 0; i < 2 * N_STEMS; i++) {
+        snprintf(key, sizeof key, "%s_%s_parallelism", levels[i % 2], stems[i / 2].stem);
+        if (mx_config_has(c, key) && mx_config_is_users(c, key))
+            return mx_config_where(c, key);
+    }
+    return mx_config_where(c, "virtual_ranks");
+}
+
 static mx_status count_ranks(mx_mesh_plan *p, const mx_config *c, int processes)
 {
     int64_t virtual_ranks = mx_config_int(c, "virtual_ranks");
     int64_t ranks = processes > 1 ? processes : virtual_ranks;
-    const char *where = mx_config_where(c, *mx_config_text(c, "mesh") ? "mesh" : "virtual_ranks");
+    const char *where = where_of(c);
     if (processes > 1 && virtual_ranks > 0)
         return mx_fail(MX_USAGE, "%s: %d processes were started, so there are no virtual ranks; "
                        "leave virtual_ranks out", mx_config_where(c, "virtual_ranks"), processes);

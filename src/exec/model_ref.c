@@ -5,6 +5,7 @@
 #include "data/hub/hub.h"
 #include "models/from_config.h"
 #include "store/checkpoint_read.h"
+#include "store/quant_hints.h"
 #include "store/weights.h"
 #include "text/tokenizer/tokenizer_files.h"
 #include "keys/keys.h"
@@ -92,8 +93,10 @@ static mx_status open_dir(mx_model_ref *r, const char *path)
     MX_TRY(mx_hf_dir_open(&r->dir, path, MX_HF_ALL));
     r->has_weights = true;
     r->path = mx_arena_strdup(&r->arena, path);
-    return mx_model_from_json(&r->spec, r->dir.config,
-                              mx_arena_printf(&r->arena, "%s/config.json", path));
+    const char *where = mx_arena_printf(&r->arena, "%s/config.json", path);
+    mx_quant_hints stored; /* before weights are read by it, and where they are not (plan) */
+    MX_TRY(mx_quant_hints_read(&stored, r->dir.config, where));
+    return mx_model_from_json(&r->spec, r->dir.config, where);
 }
 
 

@@ -5,6 +5,7 @@
  */
 #include "exec/pipeline.h"
 
+#include "base/clock.h"
 #include "base/rng.h"
 #include "ops.h"
 #include <string.h>
@@ -305,10 +306,29 @@ static mx_status run_action(mx_pipeline *p, const mx_action *a, const mx_pipelin
     }
 }
 
+/* A read comes behind everything that was launched before it. */
+static mx_status wait_for_device(mx_pipeline *p)
+{
+    mx_device *d = mx_session_device(p->session);
+    char last;
+    return d->read(d, &last, mx_device_range(p->slots[0], 0, 1));
+}
+
+static mx_status measure_action(mx_pipeline *p, int i, const mx_pipeline_feed *feed)
+{
+    const mx_action *a = &p->schedule.list[p->how.stage].action[i];
+    p->took[2 * i] = mx_clock_now();
+    MX_TRY(run_action(p, a, feed));
+    if (a->kind <= MX_DO_W)
+        MX_TRY(wait_for_device(p));
+    p->took[2 * i + 1] = mx_clock_now();
+    return MX_OK;
+}
+
 mx_status mx_pipeline_run(mx_pipeline *p, const mx_pipeline_feed *feed)
 {
     const mx_action_list *l = &p->schedule.list[p->how.stage];
     for (int i = 0; i < l->n; i++)
-        MX_TRY(run_action(p, &l->action[i], feed));
+        MX_TRY(p->took ? measure_action(p, i, feed) : run_action(p, &l->action[i], feed));
     return mx_pipeline_sum_shared(p);
 }

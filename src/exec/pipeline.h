@@ -8,8 +8,8 @@
  *     mx_pipeline_close(&p);                     before the session
  *
  * The programs of a stage run one at a time, in the memory that the session shares among programs
- * (mx_session_share). Gradients are added up in the
- * session's variables NAME.grad; those of weights that several stages have are summed over them.
+ * (mx_session_share). Gradients are added up in the session's variables NAME.grad; those of weights
+ * that several stages have are summed over them.
  */
 #ifndef MX_EXEC_PIPELINE_H
 #define MX_EXEC_PIPELINE_H
@@ -68,6 +68,9 @@ typedef struct {
     mx_device_buffer others; /* owns: for the gradients of other holders */
     size_t others_bytes;
     char *others_mirror; /* owns: as `mirror`, and room for what this stage sends */
+    /* When each action of this stage's list began and ended, mx_clock_now; borrows. NULL: nobody
+     * asks, and nobody waits for the device behind an action. */
+    double *took;
 } mx_pipeline;
 
 /* How the model is cut for it. */

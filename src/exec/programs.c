@@ -31,13 +31,9 @@ static mx_status refuse(const mx_config *c, const char *key)
 static mx_status check_company(const mx_config *c)
 {
     static const char *const flags[] = {"enable_rampup_batch_size", "shard_optimizer_over_data"};
-    static const char *const texts[] = {"profiler", "profile_steps"};
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         if (mx_config_bool(c, flags[i]))
             return refuse(c, flags[i]);
-        if (*mx_config_text(c, texts[i]))
-            return refuse(c, texts[i]);
-    }
     return MX_OK;
 }
 

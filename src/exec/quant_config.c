@@ -12,6 +12,7 @@
 #include "exec/quant_config.h"
 
 #include "base/json_tree.h"
+#include "store/quant_hints.h"
 #include <string.h>
 
 #define STAYS_HIGH "*router*,*.gate.weight,*.gate.bias,*vision*,*visual*"
@@ -129,41 +130,17 @@ mx_status mx_quant_configure(const mx_quantization **out, const mx_config *cfg, 
     return MX_OK;
 }
 
-const mx_quantization *mx_quant_activations(const json_t *config)
+mx_status mx_quant_activations(const mx_quantization **out, const json_t *config)
 {
     static const mx_quant_recipe of[] = {{"W8A8", "", MX_I8, .fake_inputs = true},
                                          {"W8A8", "", MX_F8_E4M3, .fake_inputs = true}};
     static const mx_quant_rule rule[2][2] = {{{STAYS_HIGH, NULL}, {"*", &of[0]}},
                                              {{STAYS_HIGH, NULL}, {"*", &of[1]}}};
     static const mx_quantization all[] = {{rule[0], 2, NULL}, {rule[1], 2, NULL}};
-    const char *key;
-    json_t *groups = json_object_get(json_object_get(config, "quantization_config"),
-                                     "config_groups"), *group;
-    json_object_foreach(groups, key, group)
-    {
-        const json_t *a = json_object_get(group, "input_activations");
-        const char *type = json_string_value(json_object_get(a, "type"));
-        if (type && json_integer_value(json_object_get(a, "num_bits")) == 8 &&
-            json_is_true(json_object_get(a, "dynamic")))
-            return &all[strcmp(type, "float") == 0];
-    }
-    return NULL;
-}
-
-/* Columns under one scale in a directory of compressed-tensors; 0: it says nothing. */
-static int64_t stored_group(const json_t *config)
-{
-    const char *key;
-    json_t *groups = json_object_get(json_object_get(config, "quantization_config"),
-                                     "config_groups"), *group;
-    json_object_foreach(groups, key, group)
-    {
-        json_int_t n = json_integer_value(json_object_get(json_object_get(group, "weights"),
-                                                          "group_size"));
-        if (n > 0)
-            return n;
-    }
-    return 0;
+    mx_quant_hints h;
+    MX_TRY(mx_quant_hints_read(&h, config, "config.json"));
+    *out = h.input_bits ? &all[h.input_float] : NULL;
+    return MX_OK;
 }
 
 /* quantize_kvcache= and its two. */
@@ -188,7 +165,9 @@ mx_status mx_weight_codes_configure(mx_weight_codes *out, const mx_config *cfg,
     const char *name = mx_config_text(cfg, "quantization");
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(known[i].name, name) == 0) {
-            *out = (mx_weight_codes){.dtype = known[i].dtype, .group = stored_group(config)};
+            mx_quant_hints h;
+            MX_TRY(mx_quant_hints_read(&h, config, "config.json"));
+            *out = (mx_weight_codes){.dtype = known[i].dtype, .group = h.group};
             return configure_cache(out, cfg);
         }
     return mx_fail(MX_USAGE, "%s: decoding keeps weights as they are, or as quantization=int8, fp8 "

@@ -4,12 +4,13 @@
 #include "base/file.h"
 #include "base/io.h"
 #include "exec/build_id.h"
+#include "exec/programs_codec.h"
 #include "store/digest.h"
 #include <limits.h>
 #include <string.h>
 
 static const char magic[8] = {'M', 'A', 'X', 'C', 'S', 'T', 'E', 'P'};
-enum { FORMAT = 1, HEAD_BYTES = 8 + 1 + 16 };
+enum { FORMAT = 2, HEAD_BYTES = 8 + 1 + 16 };
 #define MOST_BYTES ((size_t)64 << 30)
 
 /* One key that was read, or one kernel. */
@@ -30,8 +31,10 @@ struct mx_saved_programs {
     mx_saved_for what;
     entries keys, kernels;
     mx_record_pool pool;
-    entries ranks; /* bytes of each */
-    double seconds; /* of all of them */
+    entries kinds; /* bytes of each */
+    int *like, n_like, cap_like; /* the rank that each kind was compiled for */
+    int *kind;                   /* of each rank; -1: not known yet */
+    double seconds;              /* of all kinds */
 };
 
 /* --- the parts of the file, in both directions --- */
@@ -62,6 +65,31 @@ static void code_entries(mx_codec *c, entries *e, bool named, bool texts)
     }
 }
 
+static void add_like(mx_saved_programs *s, int rank)
+{
+    MX_GROW(s->like, s->n_like, s->cap_like);
+    s->like[s->n_like++] = rank;
+}
+
+static void code_kinds(mx_codec *c, mx_saved_programs *s)
+{
+    bool reads = mx_codec_reads(c);
+    int ranks = (int)s->what.ranks;
+    for (int i = 0; i < s->kinds.n; i++) {
+        if (reads)
+            add_like(s, 0);
+        mx_code_int(c, &s->like[i], 0, ranks - 1);
+    }
+    if (reads && ((size_t)ranks > mx_codec_left(c) || !s->kinds.n)) {
+        mx_codec_refuse(c, "it has not as many ranks as it says");
+        return;
+    }
+    if (reads)
+        s->kind = MX_NEW_N(&s->arena, int, ranks);
+    for (int i = 0; i < ranks; i++)
+        mx_code_int(c, &s->kind[i], 0, s->kinds.n - 1);
+}
+
 static void code_file(mx_codec *c, mx_saved_programs *s)
 {
     mx_code_text(c, &s->built);
@@ -76,123 +104,8 @@ static void code_file(mx_codec *c, mx_saved_programs *s)
     code_entries(c, &s->keys, true, true);
     code_entries(c, &s->kernels, true, false);
     mx_code_record_pool(c, &s->pool);
-    code_entries(c, &s->ranks, false, false);
-}
-
-/* --- programs --- */
-
-typedef struct {
-    mx_codec c;
-    mx_record_pool *pool;
-    mx_program_reader how;
-} programs_codec;
-
-static mx_status code_program(programs_codec *k, mx_graph *g, mx_program *p, size_t slot_bytes)
-{
-    if (!mx_codec_reads(&k->c)) {
-        mx_program_write(&k->c, p, k->pool);
-        return MX_OK;
-    }
-    k->how.slot_bytes = slot_bytes;
-    mx_graph_init(g);
-    return mx_program_read(&k->c, g, p, &k->how);
-}
-
-static void code_bytes(mx_codec *c, size_t *n)
-{
-    int64_t wide = (int64_t)*n;
-    mx_code_range(c, &wide, 0, INT64_MAX / 4);
-    *n = (size_t)wide;
-}
-
-static void code_message(mx_codec *c, mx_stage_message *m, size_t slot_bytes)
-{
-    mx_code_range(c, &m->at, 0, (int64_t)slot_bytes);
-    mx_code_range(c, &m->bytes, 0, (int64_t)slot_bytes - m->at);
-}
-
-static mx_status code_chunk(programs_codec *k, mx_stage_chunk *c)
-{
-    code_bytes(&k->c, &c->slot_bytes);
-    mx_stage_message *const messages[] = {&c->in, &c->out, &c->grad_in, &c->grad_out};
-    for (int i = 0; i < 4; i++)
-        code_message(&k->c, messages[i], c->slot_bytes);
-    for (int i = 0; i < MX_STAGE_PARTS; i++) {
-        mx_code_bool(&k->c, &c->has[i]);
-        MX_TRY(code_program(k, &c->graph[i], &c->program[i], c->slot_bytes));
-    }
-    return MX_OK;
-}
-
-static mx_status code_shared(programs_codec *k, mx_pipeline *p, mx_shared_weight *w)
-{
-    bool reads = mx_codec_reads(&k->c);
-    if (reads)
-        *w = (mx_shared_weight){.name = ""};
-    mx_code_text(&k->c, &w->name);
-    mx_code_int(&k->c, &w->tag, INT_MIN, -1);
-    mx_code_int(&k->c, &w->n, 2, p->how.stages);
-    if (reads)
-        w->holder = MX_NEW_N(&p->arena, int, p->how.stages);
-    for (int i = 0; i < w->n; i++)
-        mx_code_int(&k->c, &w->holder[i], 0, p->how.stages - 1);
-    return code_program(k, &w->graph, &w->program, p->others_bytes);
-}
-
-static mx_status code_pipeline(programs_codec *k, mx_pipeline *p, const mx_pipeline_options *how)
-{
-    bool reads = mx_codec_reads(&k->c);
-    if (reads) {
-        mx_graph_init(&p->joint);
-        MX_TRY(mx_pipeline_begin(p, how));
-    }
-    for (int i = 0; i < p->how.repeats; i++)
-        MX_TRY(code_chunk(k, &p->chunk[i]));
-    int n = p->n_shared;
-    mx_code_f64(&k->c, &p->parameters);
-    mx_code_f64(&k->c, &p->trainable);
-    code_bytes(&k->c, &p->others_bytes);
-    mx_code_count(&k->c, &n);
-    if (reads)
-        p->shared = MX_NEW_N(&p->arena, mx_shared_weight, n);
-    for (int i = 0; i < n; i++) {
-        p->n_shared = i + 1;
-        k->c.arena = &p->arena;
-        MX_TRY(code_shared(k, p, &p->shared[i]));
-    }
-    return MX_OK;
-}
-
-static void code_report(mx_codec *c, const mx_quantization *q)
-{
-    mx_quant_report *r = q ? q->report : NULL;
-    if (!r)
-        return;
-    const char *kept = r->kept;
-    mx_code_int(c, &r->n_quantized, 0, INT_MAX);
-    mx_code_int(c, &r->n_high, 0, INT_MAX);
-    mx_code_text(c, &kept);
-    if (mx_codec_reads(c))
-        strncpy(r->kept, kept, sizeof r->kept - 1);
-}
-
-static mx_status code_programs(programs_codec *k, mx_programs *p, const mx_programs_request *q)
-{
-    mx_step *list[MX_PROGRAMS];
-    int n = mx_programs_list(p, list);
-    mx_pipeline_options train = q->pipeline;
-    train.compile = q->options.compile;
-    code_report(&k->c, q->options.compile.quantization);
-    for (int i = 0; i < n; i++)
-        MX_TRY(code_program(k, &list[i]->graph, &list[i]->program, 0));
-    if (!p->pipelined)
-        return MX_OK;
-    MX_TRY(code_pipeline(k, &p->pipeline, &train));
-    if (!p->evaluates)
-        return MX_OK;
-    mx_pipeline_options eval = mx_programs_eval_pipeline(p, q);
-    eval.compile = q->options.compile;
-    return code_pipeline(k, &p->eval_pipeline, &eval);
+    code_entries(c, &s->kinds, false, false);
+    code_kinds(c, s);
 }
 
 /* --- writing --- */
@@ -201,6 +114,9 @@ mx_saved_programs *mx_saved_programs_new(const mx_saved_for *what)
 {
     mx_saved_programs *s = mx_realloc(NULL, sizeof *s);
     *s = (mx_saved_programs){.what = *what};
+    s->kind = MX_NEW_N(&s->arena, int, what->ranks);
+    for (int i = 0; i < what->ranks; i++)
+        s->kind[i] = -1;
     s->built = mx_build_id(&s->arena);
     return s;
 }
@@ -212,19 +128,68 @@ static entry *add_entry(entries *e)
     return &e->v[e->n++];
 }
 
-void mx_saved_programs_add(mx_saved_programs *s, mx_programs *p, const mx_programs_request *q,
-                           double seconds)
+static void write_programs(mx_record_pool *pool, mx_programs *p, const mx_programs_request *q,
+                           mx_str *out)
+{
+    mx_arena scratch = {0};
+    mx_programs_codec k = {.c = {.out = out, .arena = &scratch}, .pool = pool};
+    mx_status_free(mx_programs_code(&k, p, q)); /* writing cannot fail */
+    mx_arena_fini(&scratch);
+}
+
+int mx_saved_programs_add(mx_saved_programs *s, const mx_saved_kind *k)
 {
     mx_str out = {0};
-    mx_arena scratch = {0};
-    programs_codec k = {.c = {.out = &out, .arena = &scratch}, .pool = &s->pool};
-    mx_status_free(code_programs(&k, p, q)); /* writing cannot fail */
-    entry *e = add_entry(&s->ranks);
+    write_programs(&s->pool, k->programs, k->request, &out);
+    entry *e = add_entry(&s->kinds);
     e->bytes = mx_arena_copy(&s->arena, mx_str_text(&out), out.len + 1);
     e->n = out.len;
-    s->seconds += seconds;
+    add_like(s, k->rank);
+    s->seconds += k->seconds;
+    s->kind[k->rank] = s->kinds.n - 1;
     mx_str_fini(&out);
-    mx_arena_fini(&scratch);
+    return s->kinds.n - 1;
+}
+
+void mx_saved_programs_share(mx_saved_programs *s, int rank, int kind)
+{
+    s->kind[rank] = kind;
+}
+
+/* The programs of a kind, read as those of k's rank, and written again. */
+static mx_status reread(mx_saved_programs *s, int kind, const mx_saved_kind *k,
+                        mx_record_pool *pool, mx_str *out)
+{
+    int was = s->kind[k->rank];
+    const mx_compile_options *o = &k->request->options.compile;
+    mx_programs read = {0};
+    s->kind[k->rank] = kind;
+    mx_status st = mx_saved_programs_take(
+        s, &read, k->request, (mx_saved_rank){k->rank, o->n_threads, o->device});
+    if (!st)
+        write_programs(pool, &read, k->request, out);
+    s->kind[k->rank] = was;
+    mx_programs_close(&read);
+    return st;
+}
+
+/* Both are read before they are compared: what reading does not restore is no difference. */
+mx_status mx_saved_programs_stand_for(mx_saved_programs *s, int kind, const mx_saved_kind *k,
+                                      bool *out)
+{
+    mx_saved_programs *own = mx_saved_programs_new(&s->what);
+    mx_record_pool pool = {0};
+    mx_str a = {0}, b = {0};
+    mx_status st;
+    MX_TRY_OUT(st, reread(s, kind, k, &pool, &a));
+    MX_TRY_OUT(st, reread(own, mx_saved_programs_add(own, k), k, &pool, &b));
+    *out = a.len == b.len && memcmp(mx_str_text(&a), mx_str_text(&b), a.len) == 0;
+out:
+    mx_saved_programs_free(own);
+    mx_record_pool_fini(&pool);
+    mx_str_fini(&a);
+    mx_str_fini(&b);
+    return st;
 }
 
 /* "0123...cdef.cubin", or choices of algorithms, as the cache has them; nothing that leads to
@@ -301,6 +266,23 @@ mx_status mx_saved_programs_write(mx_saved_programs *s, const mx_config *c, cons
 
 /* --- reading --- */
 
+static int degree(int n)
+{
+    return n > 1 ? n : 1; /* 0 means 1 */
+}
+
+/* How many ranks it has; 0: more than can be. */
+static int64_t mesh_ranks(const mx_mesh *m)
+{
+    int64_t n = 1;
+    for (int a = 0; a < MX_AXIS_COUNT; a++) {
+        n *= degree(m->ici[a]);
+        n = n > INT_MAX ? 0 : n * degree(m->dcn[a]);
+        n = n > INT_MAX ? 0 : n;
+    }
+    return n;
+}
+
 static mx_status parse(mx_saved_programs *s, const uint8_t *p, size_t n, bool checked)
 {
     mx_digest d;
@@ -316,7 +298,8 @@ static mx_status parse(mx_saved_programs *s, const uint8_t *p, size_t n, bool ch
                        "write it again with maxc plan");
     mx_codec c = {.at = p + HEAD_BYTES, .end = p + n, .arena = &s->arena};
     code_file(&c, s);
-    if (!c.bad && (mx_codec_left(&c) || s->ranks.n != s->what.ranks))
+    if (!c.bad && (mx_codec_left(&c) ||
+                   (s->what.ranks > 1 && mesh_ranks(&s->what.mesh) != s->what.ranks)))
         c.bad = "it has more or less than it says";
     return c.bad ? mx_fail(MX_INPUT, "it cannot be read: %s", c.bad) : MX_OK;
 }
@@ -360,7 +343,8 @@ void mx_saved_programs_free(mx_saved_programs *s)
     mx_record_pool_fini(&s->pool);
     mx_free(s->keys.v);
     mx_free(s->kernels.v);
-    mx_free(s->ranks.v);
+    mx_free(s->kinds.v);
+    mx_free(s->like);
     mx_free(s->file);
     mx_arena_fini(&s->arena);
     mx_free(s);
@@ -368,25 +352,35 @@ void mx_saved_programs_free(mx_saved_programs *s)
 
 int mx_saved_programs_ranks(const mx_saved_programs *s)
 {
-    return s->ranks.n;
+    return (int)s->what.ranks;
+}
+
+int mx_saved_programs_kinds(const mx_saved_programs *s)
+{
+    return s->kinds.n;
 }
 
 double mx_saved_programs_seconds(const mx_saved_programs *s)
 {
-    return s->seconds / (s->ranks.n ? s->ranks.n : 1);
+    return s->seconds / (s->kinds.n ? s->kinds.n : 1);
 }
 
 mx_status mx_saved_programs_take(mx_saved_programs *s, mx_programs *p,
                                  const mx_programs_request *q, mx_saved_rank by)
 {
-    MX_ASSERT(by.rank >= 0 && by.rank < s->ranks.n, "rank %d of %d", by.rank, s->ranks.n);
-    const entry *e = &s->ranks.v[by.rank];
-    programs_codec k = {.c = {.at = e->bytes, .end = (const uint8_t *)e->bytes + e->n,
+    MX_ASSERT(by.rank >= 0 && by.rank < s->what.ranks, "rank %d of %lld", by.rank,
+              (long long)s->what.ranks);
+    int kind = s->kind[by.rank];
+    const entry *e = &s->kinds.v[kind];
+    mx_programs_codec k = {.c = {.at = e->bytes, .end = (const uint8_t *)e->bytes + e->n,
                               .arena = &s->arena},
                         .pool = &s->pool,
                         .how = {&s->pool, by.device, by.n_threads, 0}};
+    k.c.rank = by.rank;
+    if (s->like[kind] != by.rank)
+        k.c.mesh = &s->what.mesh;
     mx_programs_begin(p, q);
-    MX_TRY(code_programs(&k, p, q));
+    MX_TRY(mx_programs_code(&k, p, q));
     if (!k.c.bad && mx_codec_left(&k.c))
         k.c.bad = "a rank has more than its programs";
     return k.c.bad ? mx_fail(MX_INPUT, "it cannot be read: %s", k.c.bad) : MX_OK;
@@ -462,11 +456,6 @@ static void print_mesh(mx_str *out, const mx_saved_for *w)
     mx_mesh_print(out, &w->mesh);
     mx_str_addf(out, " on %lld ranks, of which %lld have rows of their own", (long long)w->ranks,
                 (long long)w->data_ranks);
-}
-
-static int degree(int n)
-{
-    return n > 1 ? n : 1; /* 0 means 1 */
 }
 
 static bool same_mesh(const mx_saved_for *a, const mx_saved_for *b)

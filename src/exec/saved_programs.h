@@ -10,7 +10,7 @@
  *     what it is for: build, device, chip, model (digest of its configuration), mesh, keys
  *     kernels: cubins that NVRTC has made, and chosen algorithms, by their names in the cache
  *     records of nodes, each once (compile/program_file.h)
- *     for every rank its programs, as lists of records
+ *     for every kind of rank the programs of one, as lists of records; for every rank its kind
  */
 #ifndef MX_EXEC_SAVED_PROGRAMS_H
 #define MX_EXEC_SAVED_PROGRAMS_H
@@ -33,9 +33,20 @@ typedef struct mx_saved_programs mx_saved_programs;
 /* --- writing --- */
 
 mx_saved_programs *mx_saved_programs_new(const mx_saved_for *what);
-/* The next rank's, ranks in order. seconds: that compiling them took. */
-void mx_saved_programs_add(mx_saved_programs *s, mx_programs *p, const mx_programs_request *q,
-                           double seconds);
+/* Those of a rank, which from now on stand for a kind of rank; gives its number. seconds: that
+ * compiling them took. */
+typedef struct {
+    mx_programs *programs;
+    const mx_programs_request *request;
+    int rank;
+    double seconds;
+} mx_saved_kind;
+int mx_saved_programs_add(mx_saved_programs *s, const mx_saved_kind *k);
+/* This rank, too, is of that kind. */
+void mx_saved_programs_share(mx_saved_programs *s, int rank, int kind);
+/* Do the kind's programs, read as those of k's rank, equal the ones that were compiled for it? */
+mx_status mx_saved_programs_stand_for(mx_saved_programs *s, int kind, const mx_saved_kind *k,
+                                      bool *out) MX_MUST_USE;
 /* A file of the kernels' cache, by its name. */
 mx_status mx_saved_programs_add_kernel(mx_saved_programs *s, const char *dir,
                                        const char *name) MX_MUST_USE;
@@ -63,6 +74,7 @@ mx_status mx_saved_programs_take(mx_saved_programs *s, mx_programs *p,
 mx_status mx_saved_programs_install(const mx_saved_programs *s, const char *dir,
                                     int *n) MX_MUST_USE;
 int mx_saved_programs_ranks(const mx_saved_programs *s);
+int mx_saved_programs_kinds(const mx_saved_programs *s);
 double mx_saved_programs_seconds(const mx_saved_programs *s); /* that compiling a rank took */
 void mx_saved_programs_free(mx_saved_programs *s);
 

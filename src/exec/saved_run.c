@@ -82,10 +82,12 @@ static mx_status close_kernels(kernels *k, mx_saved_programs *s, const char *arc
     return st || !s || !arch ? st : add_choices(s);
 }
 
-/* One rank: compiled, kept, thrown away. */
+/* One rank: compiled, kept, thrown away. Where `kind` is one, kept only if that kind's programs do
+ * not stand for it. */
 static mx_status add_rank(mx_saved_programs *s, const mx_saved_request *r, mx_programs_ranks by,
-                          kernels *k)
+                          kernels *k, int *kind)
 {
+    bool same = false;
     mx_arena arena = {0};
     mx_programs programs = {0};
     mx_programs_request q;
@@ -99,25 +101,76 @@ static mx_status add_rank(mx_saved_programs *s, const mx_saved_request *r, mx_pr
     double seconds = mx_clock_now() - began;
     if (r->arch)
         MX_TRY_OUT(st, compile_kernels(k, &programs, r->arch));
-    mx_saved_programs_add(s, &programs, &q, seconds);
+    mx_saved_kind own = {&programs, &q, by.on ? by.on->rank : 0, seconds};
+    if (*kind >= 0)
+        MX_TRY_OUT(st, mx_saved_programs_stand_for(s, *kind, &own, &same));
+    if (same)
+        mx_saved_programs_share(s, own.rank, *kind);
+    else
+        *kind = mx_saved_programs_add(s, &own);
 out:
     mx_programs_close(&programs);
     mx_arena_fini(&arena);
     return st;
 }
 
+static const mx_axis free_axes[] = {MX_AXIS_DATA, MX_AXIS_FSDP, MX_AXIS_EXPERT};
+enum { FREE_AXES = sizeof free_axes / sizeof *free_axes };
+
+/* The first rank of its kind: it differs on the axes data, fsdp and expert alone, and on none of
+ * them only one is the first, which counts what all of them have in sums over the mesh. */
+static int first_alike(const mx_mesh *m, int rank)
+{
+    int first = rank;
+    for (int i = 0; i < FREE_AXES; i++) {
+        bool later = mx_mesh_coordinate(m, rank, free_axes[i]) > 0;
+        first = mx_mesh_member(m, first, 1u << free_axes[i], later);
+    }
+    return first;
+}
+
+/* Is it one of those whose programs are compiled although another's should stand for them? On every
+ * stage the next on each axis, and the last. */
+static bool is_checked(const mx_mesh *m, int rank, int first)
+{
+    const mx_axis cut[] = {MX_AXIS_TENSOR, MX_AXIS_SEQUENCE, MX_AXIS_CONTEXT};
+    bool last = true, corner = true;
+    int away = 0;
+    for (int i = 0; i < 3; i++)
+        corner &= mx_mesh_coordinate(m, rank, cut[i]) == 0;
+    for (int i = 0; i < FREE_AXES; i++) {
+        int at = mx_mesh_coordinate(m, rank, free_axes[i]);
+        last &= at == 0 || at == mx_mesh_size(m, 1u << free_axes[i]) - 1;
+        away += at - mx_mesh_coordinate(m, first, free_axes[i]);
+    }
+    return corner && (last || away == 1);
+}
+
+/* Every kind of rank once: stages x places on the axes that cut sequences and features x being the
+ * first or not on the others. Some ranks beside them are compiled as well, to see that they are of
+ * the kind: where one is not, all are compiled. */
 static mx_status add_ranks(mx_saved_programs *s, const mx_saved_request *r, mx_mesh_plan *mesh,
                            const mx_saved_for *what)
 {
     kernels k;
-    bool meshed = mesh->ranks > 1;
+    mx_arena arena = {0};
+    bool meshed = mesh->ranks > 1, alike = true;
+    int *kind = MX_NEW_N(&arena, int, what->ranks);
     MX_TRY(open_kernels(&k, r->arch));
     mx_status st = MX_OK;
     for (int i = 0; i < what->ranks && !st; i++) {
         mx_programs_ranks by = {what->ranks, what->data_ranks, meshed ? &mesh->how : NULL};
+        int first = meshed ? first_alike(&what->mesh, i) : 0;
+        int like = kind[i] = first < i ? kind[first] : -1;
         mesh->how.rank = i;
-        st = add_rank(s, r, by, &k);
+        if (like >= 0 && alike && !is_checked(&what->mesh, i, first)) {
+            mx_saved_programs_share(s, i, like);
+            continue;
+        }
+        st = add_rank(s, r, by, &k, &kind[i]);
+        alike &= like < 0 || kind[i] == like;
     }
+    mx_arena_fini(&arena);
     mx_status kept = close_kernels(&k, st ? NULL : s, r->arch);
     return st ? st : kept;
 }
@@ -146,9 +199,11 @@ mx_status mx_saved_programs_make(const mx_saved_request *r, mx_str *note)
     s = mx_saved_programs_new(&what);
     MX_TRY_OUT(st, add_ranks(s, r, &mesh, &what));
     MX_TRY_OUT(st, mx_saved_programs_write(s, c, path, &bytes));
-    mx_str_addf(note, "saved     the programs of %d rank%s in %s, %s; compiling one took %.2f s",
-                mesh.ranks, mesh.ranks > 1 ? "s" : "", path,
-                mx_format_bytes(a, sizeof a, (double)bytes), mx_saved_programs_seconds(s));
+    mx_str_addf(note, "saved     the programs of %d rank%s in %s, %s; ", mesh.ranks,
+                mesh.ranks > 1 ? "s" : "", path, mx_format_bytes(a, sizeof a, (double)bytes));
+    if (mesh.ranks > 1)
+        mx_str_addf(note, "kinds of rank: %d; ", mx_saved_programs_kinds(s));
+    mx_str_addf(note, "compiling one took %.2f s", mx_saved_programs_seconds(s));
 out:
     mx_saved_programs_free(s);
     mx_mesh_plan_fini(&mesh);

@@ -233,9 +233,8 @@ static void give_logits(mx_graph *g, mx_node *logits, const mx_step_options *o, 
     mx_graph_root(g, "kept_drawn", mx_cache_write(g, kept, fresh, of));
 }
 
-static mx_status compile(mx_step *s, const mx_model_spec *m, const mx_step_options *o)
+mx_node *mx_step_graph(mx_graph *g, const mx_model_spec *m, const mx_step_options *o)
 {
-    mx_graph *g = &s->graph;
     mx_build b;
     mx_model_shape shape = o->shape;
     shape.training = o->kind == MX_STEP_TRAIN || o->kind == MX_STEP_ACCUMULATE ||
@@ -266,9 +265,17 @@ static mx_status compile(mx_step *s, const mx_model_spec *m, const mx_step_optio
         mx_pass_lora_slots(g, o->lora->slots, o->lora->rank);
     else if (o->lora)
         mx_pass_lora(g, o->lora, shape.training);
+    if (loss)
+        freeze(g, o);
+    return loss;
+}
+
+static mx_status compile(mx_step *s, const mx_model_spec *m, const mx_step_options *o)
+{
+    mx_graph *g = &s->graph;
+    mx_node *loss = mx_step_graph(g, m, o);
     if (!loss)
         return mx_compile_forward(g, &o->compile, &s->program);
-    freeze(g, o);
     switch (o->kind) {
     case MX_STEP_LOSS:
         return mx_compile_forward(g, &o->compile, &s->program);

@@ -54,6 +54,8 @@ void mx_step_close(mx_step *s);
 /* The forward graph of a training step, or of MX_STEP_LOSS, and its loss: for a pipeline
  * (exec/pipeline.h). */
 mx_node *mx_step_build(mx_graph *g, const mx_model_spec *m, const mx_step_options *o);
+/* The graph of any kind but MX_STEP_APPLY, as it is compiled; its loss, or NULL. */
+mx_node *mx_step_graph(mx_graph *g, const mx_model_spec *m, const mx_step_options *o);
 
 /* labels[i] = what position i should predict: the next token's label, -100 where there is none.
  * Rows of `seq`; gives the number of labels that count. */

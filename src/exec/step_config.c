@@ -8,6 +8,7 @@
 
 #include "models/from_config.h"
 #include "store/hf_dir.h"
+#include "store/quant_hints.h"
 #include "exec/lora_config.h"
 #include "exec/model_ref.h"
 #include "keys/keys.h"
@@ -35,9 +36,12 @@ mx_status mx_model_open(mx_model_spec *m, const mx_config *cfg, const char *path
                      path);
     if (!st)
         st = mx_hf_dir_open(&dir, path, MX_HF_CONFIG_ONLY);
+    const char *where = mx_arena_printf(&a, "%s/config.json", path);
+    mx_quant_hints stored; /* a plan reads no weights, and promises a run that does */
     if (!st)
-        st = mx_model_from_checkpoint(m, cfg, dir.config,
-                                      mx_arena_printf(&a, "%s/config.json", path));
+        st = mx_quant_hints_read(&stored, dir.config, where);
+    if (!st)
+        st = mx_model_from_checkpoint(m, cfg, dir.config, where);
     mx_hf_dir_close(&dir);
     mx_arena_fini(&a);
     return st;
@@ -259,6 +263,8 @@ mx_status mx_step_configure(mx_step_options *o, const mx_config *cfg, const mx_m
     o->compile.dump_ir = *dump ? dump : NULL;
     MX_TRY(mx_compute_dtype(cfg, NULL, &o->compile.compute));
     MX_TRY(remat_of(cfg, a, &o->compile.remat));
+    o->compile.mlp_tiles = mx_config_int(cfg, "num_mlp_tiling");
+    o->compile.offload_layers = mx_config_int(cfg, "cpu_offloading_num_layers");
     MX_TRY(optimizer_of(cfg, m, a, &o->optimizer));
     MX_TRY(mx_quant_configure(&o->compile.quantization, cfg, a));
     return storage_of(cfg, o);

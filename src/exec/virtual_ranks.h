@@ -13,7 +13,7 @@
 
 /* This rank of a mesh: how tensors are partitioned for it, and where its collectives find their
  * groups. Its programs hold the collectives, so loss, norms and metrics are those of all ranks. */
-typedef struct {
+typedef struct mx_mesh_rank {
     const mx_mesh_plan *mesh;
     mx_partition how; /* of this rank */
     int rank, n_threads;

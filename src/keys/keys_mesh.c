@@ -5,7 +5,7 @@
 #define DEGREE "-1|1|!2.."
 /* Axes that there are. */
 #define CUTS "-1|1..1024"
-#define BY "train plan verify generate bench"
+#define BY "train plan verify generate serve chat eval bench"
 #define SEEN .seen_by = "tests/train/mesh_train_test.c"
 /* Of pipelines. */
 #define BY_STAGES "train plan"

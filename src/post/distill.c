@@ -58,7 +58,8 @@ static mx_teacher_request request_of(const mx_objective_run *o)
     return (mx_teacher_request){.config = o->config, .path = s->teacher, .options = o->options,
                                 .vocab = o->model->summary.vocab,
                                 .d_model = o->model->summary.d_model, .top_k = s->top_k,
-                                .layers = s->layers, .n_layers = s->n_layers};
+                                .layers = s->layers, .n_layers = s->n_layers,
+                                .stages = o->stages};
 }
 
 static mx_status check_layers(const mx_objective_run *o)
@@ -221,13 +222,19 @@ static mx_status feed(mx_objective_run *o, mx_exec *e, const mx_batch *b, int64_
 {
     distill_run *d = o->state;
     mx_taught t;
-    MX_TRY(mx_teacher_run(d->teacher, b, row, mx_exec_type(e, "tokens")->dim[0], &t));
-    MX_TRY(mx_exec_write(e, "teacher_logits", t.logits));
+    MX_TRY(mx_teacher_find(d->teacher, b, row, o->fed, &t));
+    if (t.logits)
+        MX_TRY(mx_exec_write(e, "teacher_logits", t.logits));
     if (t.ids)
         MX_TRY(mx_exec_write(e, "teacher_ids", t.ids));
     if (t.features)
         MX_TRY(mx_exec_write(e, "teacher_features", t.features));
     return mx_distill_feed_weights(d->s, o->step, e);
+}
+
+static mx_status ahead(mx_objective_run *o, const mx_batch *b)
+{
+    return mx_teacher_ahead(((distill_run *)o->state)->teacher, b, o->fed);
 }
 
 static int report(const mx_objective_run *o, mx_metric *out)
@@ -253,5 +260,6 @@ const mx_objective mx_objective_distill = {
     .close = close,
     .next = next,
     .feed = feed,
+    .ahead = ahead,
     .report = report,
 };

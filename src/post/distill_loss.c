@@ -8,9 +8,9 @@
  * same k tokens.
  *
  * Logits exist for some places of every row at a time: rows may be shared by ranks, and each has
- * its own then. The gradient by the logits is written down, G, and what
- * follows from it, G W and G^T x, is kept instead of anything as wide as the vocabulary: the loss
- * is its value plus y - y of y = <x, G W> + <W, G^T x>, whose gradients these are.
+ * its own then. The gradient by the logits is written down, G, and what follows from it, G W and
+ * G^T x, is kept instead of anything as wide as the vocabulary: the loss is its value plus y - y of
+ * y = <x, G W> + <W, G^T x>, whose gradients these are.
  */
 #include "post/distill.h"
 

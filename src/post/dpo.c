@@ -246,13 +246,18 @@ static void close(mx_objective_run *o)
 static mx_status feed(mx_objective_run *o, mx_exec *e, const mx_batch *b, int64_t row)
 {
     dpo_run *r = o->state;
-    int64_t rows = mx_exec_type(e, "tokens")->dim[0];
     const float *logps;
     if (r->ahead)
-        MX_TRY(mx_reference_cache_find(r->ahead, b, row, rows, &logps));
+        MX_TRY(mx_reference_cache_find(r->ahead, b, row, o->fed, &logps));
     else
-        MX_TRY(mx_reference_run(r->live, b, row, rows, &logps));
+        MX_TRY(mx_reference_find(r->live, b, row, o->fed, &logps));
     return mx_exec_write_rows(e, "reference", logps);
+}
+
+static mx_status ahead(mx_objective_run *o, const mx_batch *b)
+{
+    dpo_run *r = o->state;
+    return r->live ? mx_reference_ahead(r->live, b, o->fed) : MX_OK;
 }
 
 const mx_objective mx_objective_dpo = {
@@ -271,6 +276,7 @@ const mx_objective mx_objective_dpo = {
     .beside = beside,
     .close = close,
     .feed = feed,
+    .ahead = ahead,
     .measure = mx_tasks_measure,
     .measure_end = mx_tasks_close,
 };

@@ -3,10 +3,21 @@
  * A step: P prompts, G answers to each, rewards, advantages, one row of the batch for each answer.
  * With num_iterations = n the same answers serve n steps, weighted by how much likelier they are
  * now than when they were given (grpo_loss.c).
+ *
+ * With rl.off_policy_steps=1 the answers of the next generation are given when the steps on the
+ * present one begin, and judged while these run:
+ *
+ *     step k      sample k + 1 with the weights of k - 1 updates, launch the training on k
+ *                 ... the judge of k + 1 works beside the device ...
+ *     step k + 1  wait for the judge, sample k + 2, launch
+ *
+ * Every answer but the first generation's is one generation old when it is learned from, and the
+ * ratio to the policy that gave it weighs it. Sampling reads the weights in place and training
+ * writes them, so the two follow each other on a device: what is hidden is the judge. Nothing
+ * depends on who is faster, so equal seeds give equal bits.
  */
-#include "post/grpo.h"
+#include "post/grpo_batch.h"
 
-#include "base/clock.h"
 #include "base/io.h"
 #include "post/mesh_rows.h"
 #include "post/pairs.h"
@@ -16,28 +27,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-typedef struct {
-    const mx_grpo *s;
-    mx_prompts *prompts;
-    mx_sampler *sampler;
-    mx_rewards *rewards; /* NULL: recorded ones alone */
-    mx_reference *reference, *policy; /* NULL: not needed */
-    int64_t n_prompts, rows, seq; /* of a step, on this rank; on a mesh on all ranks */
-    int64_t own, first;           /* rows of this rank's, and where they begin */
-    mx_post_prompt *asked;
-    mx_completion *answer;
-    mx_batch batch;       /* own rows */
-    int32_t *tokens;      /* owns: of all rows */
-    float *advantage, *old, *has_old, *drawn; /* (rows), (rows, S), (rows), (rows, S) */
-    double *score, *reward;
-    int64_t generation; /* of the batch; -1: none */
-    mx_metric metric[MX_HOST_METRICS];
-    int n_metrics;
-    char names[2 * MX_MAX_REWARDS][64];
-    mx_arena arena;
-    FILE *record;
-} grpo_run;
 
 /* --- keys --- */
 
@@ -75,6 +64,10 @@ static mx_status check(const mx_config *c, mx_arena *a, const mx_grpo *s, const 
     if (s->temperature <= 0)
         return mx_fail(MX_USAGE, "%s: answers of temperature 0 are all equal, and nothing is "
                        "learned from them", mx_config_where(c, "decode_sampling_temperature"));
+    if (s->off_policy_steps && !s->sampled)
+        return mx_fail(MX_USAGE, "%s: the answers of rollout_path are as old as they are; leave "
+                       "rl.off_policy_steps out, and give their logprobs",
+                       mx_config_where(c, "rl.off_policy_steps"));
     if (mx_config_int(c, "eval_interval") > 0)
         return mx_fail(MX_USAGE, "%s: grpo has no evaluation yet; leave eval_interval out",
                        mx_config_where(c, "eval_interval"));
@@ -113,8 +106,10 @@ static mx_status read(const mx_config *c, mx_arena *a, const void **out)
                    .mask_truncated = mx_config_bool(c, "mask_truncated_completions"),
                    .record = mx_config_bool(c, "record_rollouts"),
                    .sampled = !*mx_config_text(c, "rollout_path"),
+                   .off_policy_steps = mx_config_int(c, "rl.off_policy_steps"),
                    .logp_limit = mx_config_float(c, "rollout_logprob_limit"),
                    .scale = mx_config_text(c, "scale_rewards")};
+    s->policy_moves = s->iterations > 1 || s->off_policy_steps > 0;
     s->epsilon_high = high >= 0 ? high : s->epsilon;
     if (of && !mx_config_is_users(c, "rl.num_generations"))
         s->generations = of->generations;
@@ -145,31 +140,8 @@ static int64_t count(const mx_objective_run *o, const mx_batch *b)
 
 /* --- opening --- */
 
-static mx_status room(grpo_run *r)
-{
-    size_t n = (size_t)(r->rows * r->seq), rows = (size_t)r->rows;
-    int64_t at = r->first * r->seq;
-    int32_t *p;
-    float *f;
-    MX_TRY(mx_alloc((void **)&p, 4 * sizeof *p * n, "a batch of answers"));
-    r->tokens = p;
-    r->batch = (mx_batch){.tokens = p + at, .labels = p + n + at, .segments = p + 2 * n + at,
-                          .positions = p + 3 * n + at, .rows = r->own, .seq_len = r->seq};
-    MX_TRY(mx_alloc((void **)&f, sizeof *f * (2 * n + 2 * rows), "log-probabilities of answers"));
-    r->old = f;
-    r->drawn = f + n;
-    r->advantage = f + 2 * n;
-    r->has_old = f + 2 * n + rows;
-    int64_t k = r->rewards ? mx_rewards_count(r->rewards) : 1;
-    r->score = MX_NEW_N(&r->arena, double, r->rows * k);
-    r->reward = MX_NEW_N(&r->arena, double, r->rows);
-    r->asked = MX_NEW_N(&r->arena, mx_post_prompt, r->n_prompts);
-    r->answer = MX_NEW_N(&r->arena, mx_completion, r->rows);
-    return MX_OK;
-}
-
 /* The prompts are those of rollout_path, if that is set. */
-static mx_status open_prompts(grpo_run *r, mx_objective_run *o)
+static mx_status open_prompts(mx_grpo_run *r, mx_objective_run *o)
 {
     const char *path = mx_config_text(o->config, "rollout_path");
     mx_dataset_options *one = MX_NEW(&r->arena, mx_dataset_options);
@@ -182,20 +154,26 @@ static mx_status open_prompts(grpo_run *r, mx_objective_run *o)
 }
 
 /* The first prompt, before anything is begun: data that cannot be used is known then. */
-static mx_status look(grpo_run *r)
+static mx_status look(mx_grpo_run *r)
 {
     bool end;
-    MX_TRY(mx_prompts_next(r->prompts, &r->asked[0], &end));
+    MX_TRY(mx_prompts_next(r->prompts, &r->set[0].asked[0], &end));
     mx_prompts_rewind(r->prompts);
     return MX_OK;
 }
 
 static mx_status open(mx_objective_run *o)
 {
-    grpo_run *r = mx_realloc(NULL, sizeof *r);
+    mx_grpo_run *r = mx_realloc(NULL, sizeof *r);
     const mx_grpo *s = o->settings;
-    *r = (grpo_run){.s = s, .generation = -1, .seq = o->options->shape.seq};
+    *r = (mx_grpo_run){.s = s, .seq = o->options->shape.seq,
+                       .n_sets = s->off_policy_steps ? 2 : 1};
     o->state = r;
+    if (s->off_policy_steps && (o->comm || o->n_ranks > 1))
+        return mx_fail(MX_USAGE, "%s: answers are sampled ahead on one rank only, and there are "
+                       "%d; leave rl.off_policy_steps out",
+                       mx_config_where(o->config, "rl.off_policy_steps"),
+                       o->comm ? o->comm->size : o->n_ranks);
     r->own = o->microbatch * o->accumulation;
     r->rows = r->own * mx_rows_parts(o);
     r->first = r->own * mx_rows_part(o);
@@ -203,13 +181,14 @@ static mx_status open(mx_objective_run *o)
     if (s->sampled || mx_rewards_are_set(o->config))
         MX_TRY(mx_rewards_open(&r->rewards, o->config));
     MX_TRY(open_prompts(r, o));
-    MX_TRY(room(r));
+    for (int i = 0; i < r->n_sets; i++)
+        MX_TRY(mx_grpo_batch_open(r, &r->set[i]));
     MX_TRY(look(r));
     if (s->sampled)
         MX_TRY(mx_sampler_open(&r->sampler, o, s, r->rows));
     if (s->beta > 0)
         MX_TRY(mx_reference_open(&r->reference, o, s->temperature, false));
-    if (s->iterations > 1)
+    if (s->policy_moves)
         MX_TRY(mx_reference_open(&r->policy, o, s->temperature, true));
     if (s->record && (!o->comm || o->comm->rank == 0)) {
         const char *path = mx_arena_printf(&r->arena, "%s/rollouts.jsonl", o->folder);
@@ -217,7 +196,7 @@ static mx_status open(mx_objective_run *o)
         if (!r->record)
             return mx_fail_errno(MX_DEVICE, "cannot write %s", path);
     }
-    return o->position ? mx_prompts_seek(r->prompts, o->position, o->n_position) : MX_OK;
+    return mx_grpo_seek(r, o);
 }
 
 static mx_status beside(const mx_objective_run *o, mx_beside *out)
@@ -227,25 +206,22 @@ static mx_status beside(const mx_objective_run *o, mx_beside *out)
         MX_TRY(mx_sampler_beside(o, s, o->microbatch * o->accumulation * mx_rows_parts(o), out));
     if (s->beta > 0)
         MX_TRY(mx_reference_beside(o, s->temperature, false, out));
-    return s->iterations > 1 ? mx_reference_beside(o, s->temperature, true, out) : MX_OK;
+    return s->policy_moves ? mx_reference_beside(o, s->temperature, true, out) : MX_OK;
 }
 
 static void close(mx_objective_run *o)
 {
-    grpo_run *r = o->state;
+    mx_grpo_run *r = o->state;
     if (!r)
         return;
-    for (int64_t i = 0; r->asked && i < r->n_prompts; i++)
-        mx_post_prompt_fini(&r->asked[i]);
-    for (int64_t i = 0; r->answer && i < r->rows; i++)
-        mx_completion_fini(&r->answer[i]);
+    for (int i = 0; i < r->n_sets; i++)
+        mx_grpo_batch_close(r, &r->set[i]);
+    json_decref(r->held);
     mx_sampler_close(r->sampler);
     mx_reference_close(r->reference);
     mx_reference_close(r->policy);
     mx_rewards_close(r->rewards);
     mx_prompts_close(r->prompts);
-    mx_free(r->tokens);
-    mx_free(r->old);
     if (r->record)
         fclose(r->record);
     mx_arena_fini(&r->arena);
@@ -253,284 +229,108 @@ static void close(mx_objective_run *o)
     o->state = NULL;
 }
 
-/* --- a batch --- */
+/* --- steps --- */
 
-/* This rank's prompts of the next step; the others' are passed over. On a mesh there are none of
- * others. */
-static mx_status ask(grpo_run *r, const mx_objective_run *o, bool *end)
+static mx_grpo_batch *set_of(mx_grpo_run *r, int64_t generation)
 {
-    mx_post_prompt other = {0};
-    mx_status st = MX_OK;
-    *end = false;
-    int64_t ranks = o->comm ? 1 : o->n_ranks, rank = o->comm ? 0 : o->rank;
-    for (int64_t i = 0; i < r->n_prompts * ranks && !st && !*end; i++) {
-        int64_t k = i - rank * r->n_prompts;
-        bool mine = k >= 0 && k < r->n_prompts;
-        st = mx_prompts_next(r->prompts, mine ? &r->asked[k] : &other, end);
-        if (!st && mine && !*end && r->asked[k].ids.n + r->s->max_completion > r->seq)
-            st = mx_fail(MX_INPUT,
-                         "a prompt has %lld tokens; with max_completion_length=%lld it does not "
-                         "fit max_target_length=%lld: \"%.60s\"",
-                         (long long)r->asked[k].ids.n, (long long)r->s->max_completion,
-                         (long long)r->seq, r->asked[k].text);
-    }
-    mx_post_prompt_fini(&other);
-    uint64_t digest = 0;
-    for (int64_t i = 0; i < r->n_prompts && !st && !*end; i++)
-        digest = mx_rows_digest(digest, &r->asked[i].ids);
-    return st ? st : mx_rows_check_same(o, digest);
+    return &r->set[generation % r->n_sets];
 }
 
-/* Own rows, by whoever leads them: a program that judges may say something else when it is asked
- * again. */
-static mx_status judge_own(grpo_run *r, const mx_objective_run *o)
+static int64_t generation_of(const mx_objective_run *o)
 {
-    int64_t G = r->s->generations;
-    int count = r->rewards ? mx_rewards_count(r->rewards) : 0;
-    mx_reward_input *j = mx_realloc(NULL, sizeof *j * (size_t)r->own);
-    for (int64_t i = 0; i < r->own; i++)
-        j[i] = mx_reward_input_of(&r->asked[(r->first + i) / G], &r->answer[r->first + i], r->s);
-    mx_status st = MX_OK;
-    if (count && mx_rows_leads(o))
-        st = mx_rewards_score(r->rewards, j, r->own, r->score + r->first * count);
-    mx_free(j);
-    return mx_rows_share(o, st, r->score, sizeof *r->score * (size_t)(r->own * count));
+    return (o->step - 1) / ((const mx_grpo *)o->settings)->iterations;
 }
 
-static mx_status judge(grpo_run *r, const mx_objective_run *o)
+/* The answers of the next generation, with the weights as they are. */
+static mx_status go_ahead(mx_grpo_run *r, const mx_objective_run *o, int64_t generation)
 {
-    int64_t n = r->rows;
-    int count = r->rewards ? mx_rewards_count(r->rewards) : 0;
-    mx_status st = judge_own(r, o);
-    for (int64_t i = 0; i < n && !st; i++) {
-        r->reward[i] = count ? mx_rewards_sum(r->rewards, r->score + i * count)
-                             : r->answer[i].reward;
-        if (isinf(r->reward[i]))
-            st = mx_fail(MX_INPUT, "the reward of answer %lld is infinite; nothing was updated",
-                         (long long)i);
-        if (!count && isnan(r->reward[i]))
-            st = mx_fail(MX_INPUT, "rollout_path: a completion has no \"reward\", and neither "
-                         "reward= nor reward_command= is set");
-    }
-    return st;
-}
-
-/* Prompt and answer i as a row of the batch. */
-static void fill_row(grpo_run *r, int64_t i)
-{
-    const mx_tokens *p = &r->asked[i / r->s->generations].ids, *a = &r->answer[i].ids;
-    mx_batch *b = &r->batch;
-    int64_t at = i * r->seq, to = at - r->first * r->seq;
-    bool trains = !(r->s->mask_truncated && r->answer[i].truncated);
-    for (int64_t k = 0; k < r->seq; k++) {
-        int64_t q = k - p->n, next = q + 1;
-        bool there = q < a->n;
-        b->tokens[to + k] = k < p->n ? p->ids[k] : there ? a->ids[q] : 0;
-        b->segments[to + k] = there;
-        b->positions[to + k] = there ? (int32_t)k : 0;
-        bool label = next >= 0 && next < a->n && trains;
-        b->labels[to + k] = label ? a->ids[next] : MX_NO_LABEL;
-        r->old[at + k] = r->drawn[at + k] = label && r->answer[i].logp ? r->answer[i].logp[next]
-                                                                       : 0;
-        b->n_tokens += there;
-        b->n_trained += label;
-    }
-    r->has_old[i] = !r->s->sampled && r->answer[i].logp;
-}
-
-/* With several steps on the same answers: what the policy at their first thinks of those that no
- * file says it of. */
-static mx_status keep_policy(grpo_run *r, int64_t microbatch)
-{
-    for (int64_t row = 0; r->policy && row < r->own; row += microbatch) {
-        const float *logps;
-        MX_TRY(mx_reference_run(r->policy, &r->batch, row, microbatch, &logps));
-        for (int64_t i = 0; i < microbatch; i++) {
-            int64_t at = r->first + row + i;
-            if (r->has_old[at])
-                continue;
-            memcpy(r->old + at * r->seq, logps + i * r->seq, sizeof(float) * (size_t)r->seq);
-            r->has_old[at] = 1;
-        }
-    }
-    return MX_OK;
-}
-
-static void add(grpo_run *r, const char *name, double value)
-{
-    if (r->n_metrics < MX_HOST_METRICS)
-        r->metric[r->n_metrics++] = (mx_metric){name, value};
-}
-
-static void reward_metrics(grpo_run *r, const mx_reward_facts *f)
-{
-    int count = r->rewards ? mx_rewards_count(r->rewards) : 0;
-    add(r, "reward", f->mean);
-    add(r, "reward_std", f->std);
-    add(r, "frac_reward_zero_std", f->zero_share);
-    for (int k = 0; k < count; k++) {
-        double sum = 0, squares = 0, n = 0;
-        for (int64_t i = 0; i < r->rows; i++) {
-            double x = r->score[i * count + k];
-            if (!isnan(x))
-                sum += x, squares += x * x, n++;
-        }
-        double mean = n > 0 ? sum / n : 0, var = n > 1 ? (squares - n * mean * mean) / (n - 1) : 0;
-        snprintf(r->names[2 * k], 64, "rewards/%s/mean", mx_rewards_name(r->rewards, k));
-        snprintf(r->names[2 * k + 1], 64, "rewards/%s/std", mx_rewards_name(r->rewards, k));
-        add(r, r->names[2 * k], mean);
-        add(r, r->names[2 * k + 1], sqrt(fmax(var, 0)));
-    }
-}
-
-static void length_metrics(grpo_run *r)
-{
-    double sum[2] = {0}, least[2] = {INFINITY, INFINITY}, most[2] = {0}, n[2] = {0};
-    for (int64_t i = 0; i < r->rows; i++)
-        for (int k = 0; k < 1 + !r->answer[i].truncated; k++) {
-            double x = (double)r->answer[i].ids.n;
-            sum[k] += x;
-            least[k] = fmin(least[k], x);
-            most[k] = fmax(most[k], x);
-            n[k]++;
-        }
-    add(r, "completions/mean_length", sum[0] / n[0]);
-    add(r, "completions/min_length", least[0]);
-    add(r, "completions/max_length", most[0]);
-    add(r, "completions/clipped_ratio", 1 - n[1] / n[0]);
-    add(r, "completions/mean_terminated_length", n[1] > 0 ? sum[1] / n[1] : 0);
-    add(r, "completions/min_terminated_length", n[1] > 0 ? least[1] : 0);
-    add(r, "completions/max_terminated_length", most[1]);
-}
-
-/* The groups as rollout_path reads them. */
-static mx_status write_record(grpo_run *r, int64_t step)
-{
-    int64_t G = r->s->generations;
-    for (int64_t p = 0; r->record && p < r->n_prompts; p++) {
-        json_t *list = json_array(), *o = json_object();
-        for (int64_t i = p * G; i < (p + 1) * G; i++) {
-            const mx_completion *c = &r->answer[i];
-            json_t *ids = json_array(), *logps = json_array();
-            for (int64_t k = 0; k < c->ids.n; k++) {
-                json_array_append_new(ids, json_integer(c->ids.ids[k]));
-                if (c->logp)
-                    json_array_append_new(logps, json_real(c->logp[k]));
-            }
-            json_t *text = json_stringn(mx_str_text(&c->text), c->text.len);
-            json_t *one = json_pack("{s:o, s:o, s:o, s:o}", "text", text ? text : json_null(),
-                                    "ids", ids, "logprobs", logps, "reward",
-                                    isnan(r->reward[i]) ? json_null() : json_real(r->reward[i]));
-            json_array_append_new(list, one);
-        }
-        const json_t *asked = json_object_get(r->asked[p].record, "prompt");
-        json_object_set_new(o, "step", json_integer(step));
-        json_object_set_new(o, "prompt", asked ? json_deep_copy(asked)
-                                               : json_string(r->asked[p].text));
-        json_object_set_new(o, "completions", list);
-        json_dumpf(o, r->record, JSON_COMPACT);
-        fputc('\n', r->record);
-        json_decref(o);
-    }
-    if (r->record && fflush(r->record))
-        return mx_fail_errno(MX_DEVICE, "rollouts.jsonl could not be written");
-    return MX_OK;
-}
-
-static mx_status make(grpo_run *r, const mx_objective_run *o, int64_t generation, bool *end)
-{
-    double began = mx_clock_now(), tokens = 0;
-    r->generation = -1;
-    MX_TRY(ask(r, o, end));
-    if (*end)
+    mx_grpo_batch *b = set_of(r, generation);
+    int64_t steps = mx_config_int(o->config, "steps");
+    bool wanted = steps < 0 || generation * r->s->iterations < steps, end = false;
+    if (!r->s->off_policy_steps || !wanted || b->generation == generation)
         return MX_OK;
-    for (int64_t p = 0; p < r->n_prompts && !r->s->sampled; p++)
-        MX_TRY(mx_recorded_answers(o->data, &r->asked[p], r->s,
-                                   &r->answer[p * r->s->generations]));
-    int64_t draws = o->comm ? generation : generation * o->n_ranks + o->rank;
-    if (r->s->sampled)
-        MX_TRY(mx_sampler_run(r->sampler, r->asked, r->n_prompts, draws, r->answer));
-    double sampled = mx_clock_now();
-    MX_TRY(judge(r, o));
-    mx_reward_facts f = mx_advantages(r->s, r->reward, r->rows, r->advantage);
-    r->batch.n_tokens = r->batch.n_trained = 0;
-    for (int64_t i = 0; i < r->own; i++)
-        fill_row(r, r->first + i);
-    for (int64_t i = 0; i < r->rows; i++)
-        tokens += (double)r->answer[i].ids.n;
-    MX_TRY(keep_policy(r, o->microbatch));
-    r->n_metrics = 0;
-    reward_metrics(r, &f);
-    length_metrics(r);
-    if (r->s->sampled) {
-        add(r, "rollout_seconds", sampled - began);
-        add(r, "rollout_tokens_per_second", tokens / (sampled - began));
-    }
-    r->generation = generation;
-    r->batch.step = o->step;
-    return write_record(r, o->step);
+    return mx_grpo_begin(r, o, b, generation, &end);
 }
 
 static mx_status next(mx_objective_run *o, const mx_batch **b)
 {
-    grpo_run *r = o->state;
-    int64_t generation = (o->step - 1) / r->s->iterations;
+    mx_grpo_run *r = o->state;
+    int64_t generation = generation_of(o);
+    mx_grpo_batch *now = set_of(r, generation);
     bool end = false;
-    if (r->generation != generation)
-        MX_TRY(make(r, o, generation, &end));
-    *b = end ? NULL : &r->batch;
+    if (now->generation != generation)
+        MX_TRY(mx_grpo_begin(r, o, now, generation, &end));
+    *b = NULL;
+    if (end)
+        return MX_OK;
+    MX_TRY(mx_grpo_finish(r, o, now));
+    MX_TRY(go_ahead(r, o, generation + 1));
+    now->batch.step = o->step;
+    *b = &now->batch;
     return MX_OK;
 }
 
 static mx_status feed(mx_objective_run *o, mx_exec *e, const mx_batch *b, int64_t row)
 {
-    grpo_run *r = o->state;
-    int64_t rows = mx_exec_type(e, "tokens")->dim[0], of = r->first + row, at = of * r->seq;
+    mx_grpo_run *r = o->state;
+    const mx_grpo_batch *now = set_of(r, generation_of(o));
+    int64_t of = r->first + row, at = of * r->seq;
     if (r->reference) {
         const float *logps;
-        MX_TRY(mx_reference_run(r->reference, b, row, rows, &logps));
+        MX_TRY(mx_reference_find(r->reference, b, row, o->fed, &logps));
         MX_TRY(mx_exec_write_rows(e, "reference", logps));
     }
-    MX_TRY(mx_exec_write(e, "advantage", r->advantage + of));
-    MX_TRY(mx_exec_write(e, "has_old", r->has_old + of));
-    MX_TRY(mx_exec_write_rows(e, "old", r->old + at));
-    return mx_exec_write_rows(e, "drawn", r->drawn + at);
+    MX_TRY(mx_exec_write(e, "advantage", now->advantage + of));
+    MX_TRY(mx_exec_write(e, "has_old", now->has_old + of));
+    MX_TRY(mx_exec_write_rows(e, "old", now->old + at));
+    return mx_exec_write_rows(e, "drawn", now->drawn + at);
+}
+
+static mx_status ahead(mx_objective_run *o, const mx_batch *b)
+{
+    mx_grpo_run *r = o->state;
+    return r->reference ? mx_reference_ahead(r->reference, b, o->fed) : MX_OK;
 }
 
 static int report(const mx_objective_run *o, mx_metric *out)
 {
-    const grpo_run *r = o->state;
-    memcpy(out, r->metric, sizeof *out * (size_t)r->n_metrics);
-    return r->n_metrics;
+    const mx_grpo_batch *now = set_of(o->state, generation_of(o));
+    memcpy(out, now->metric, sizeof *out * (size_t)now->n_metrics);
+    out[now->n_metrics] = (mx_metric){"sampling/staleness", (double)(o->step - 1 - now->updates)};
+    return now->n_metrics + ((const mx_grpo *)o->settings)->policy_moves;
 }
 
-/* Of the first step on answers: on the others the policy has moved. */
+/* Log-probabilities of sampling against those of training with the same weights: in the step
+ * itself, or, where the policy moves before it, by the program that found the old ones; these must
+ * be the step's own then, in the first that learns from answers of the present weights. */
+static bool is_judged(const mx_grpo *s, int64_t step, const char *name)
+{
+    if (strcmp(name, MX_LOGP_GAP) == 0)
+        return true;
+    return strcmp(name, MX_OLD_GAP) == 0 && (step - 1) % s->iterations == 0 &&
+           !s->off_policy_steps;
+}
+
 static mx_status check_step(const mx_objective_run *o, int64_t step, const mx_metric *m, int n)
 {
-    const grpo_run *r = o->state;
+    const mx_grpo_run *r = o->state;
     double limit = r->s->logp_limit;
-    bool judged = r->s->sampled && (step - 1) % r->s->iterations == 0 &&
-                  (limit >= 0 || mx_sampler_is_exact(r->sampler));
+    bool judged = r->s->sampled && (limit >= 0 || mx_sampler_is_exact(r->sampler));
     limit = limit >= 0 ? limit : 0;
     for (int i = 0; i < n && judged; i++)
-        if (strcmp(m[i].name, MX_LOGP_GAP) == 0 && !(m[i].value <= limit))
+        if (is_judged(r->s, step, m[i].name) && !(m[i].value <= limit))
             return mx_fail(MX_CHECK_FAILED,
                            "step %lld: log-probabilities of sampling and of training differ by %g, "
-                           "and rollout_logprob_limit is %g; what is sampled is not what is "
+                           "and rollout_logprob_limit is %g (%s); what is sampled is not what is "
                            "trained. Set rollout_logprob_limit to allow for it (a capacity of "
                            "experts that drops tokens does this)",
-                           (long long)step, m[i].value, limit);
+                           (long long)step, m[i].value, limit, m[i].name);
     return MX_OK;
 }
 
 static bool repeats(const mx_objective_run *o)
 {
     return (o->step - 1) % ((const mx_grpo *)o->settings)->iterations != 0;
-}
-
-static void position(const mx_objective_run *o, mx_str *json)
-{
-    mx_prompts_position(((grpo_run *)o->state)->prompts, json);
 }
 
 const mx_objective mx_objective_grpo = {
@@ -551,10 +351,11 @@ const mx_objective mx_objective_grpo = {
     .close = close,
     .next = next,
     .feed = feed,
+    .ahead = ahead,
     .report = report,
     .check = check_step,
     .repeats = repeats,
-    .position = position,
+    .position = mx_grpo_position,
     .measure = mx_tasks_measure,
     .measure_end = mx_tasks_close,
 };

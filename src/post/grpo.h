@@ -52,6 +52,8 @@ typedef struct {
     double off_policy; /* bad answers that are unlikelier now by more teach nothing; 0: all do */
     bool by_sequence; /* importance weights of whole sequences */
     bool bias_correction, mask_truncated, record;
+    int64_t off_policy_steps; /* generations that answers are given ahead: 0 or 1 */
+    bool policy_moves; /* between the answers and a step that learns from them */
     bool sampled; /* answers are sampled here, not read from rollout_path */
     const char *scale; /* group, batch or none */
     double logp_limit; /* of sampling's and training's difference; below 0: 0 where it is exact */
@@ -80,6 +82,7 @@ const mx_grpo_semantics *mx_grpo_semantics_find(const char *name); /* NULL: none
 mx_node *mx_grpo_build(mx_graph *g, const mx_head *h, mx_build *b, const void *settings);
 
 #define MX_LOGP_GAP "sampling/sampling_logp_difference/max"
+#define MX_OLD_GAP "sampling/old_logp_difference/max"
 
 /* --- answers --- */
 

@@ -146,6 +146,7 @@ typedef struct {
     const mx_grpo *s;
     mx_token_logps t;
     mx_node *counts, *logp; /* (B, S) */
+    mx_node *old;           /* (B, S): log p of the policy that answered */
     mx_node *tokens;        /* (B, 1), at least 1 */
     mx_node *advantage;     /* (B, 1) */
     mx_node *ratio;         /* (B, S), or (B, 1) by sequence */
@@ -183,6 +184,7 @@ static rows rows_of(mx_graph *g, const mx_head *h, const mx_build *b, const mx_g
     mx_node *now = mx_detach(g, r.logp);
     mx_node *old = mx_rows_input(g, "old", shape, MX_F32, MX_ROWS_AXES);
     old = mx_add(g, now, mx_mul(g, mx_sub(g, old, now), known));
+    r.old = old;
     mx_node *d = mx_mul(g, mx_sub(g, r.logp, old), r.counts);
     r.log_ratio = d;
     if (s->of->log_ratio > 0)
@@ -245,17 +247,46 @@ static mx_node *near_policy(const rows *r)
     return mx_affine(g, mx_mul(g, gone, bad), -1, 1);
 }
 
+/* (1, 1): the largest over the tokens that count; x is 0 at others. */
+static mx_node *most_token(const rows *r, mx_node *x)
+{
+    return mx_row_max(r->g, mx_reshape(r->g, x, MX_SHAPE(1, r->t.batch * r->t.seq)));
+}
+
+static mx_node *drawn_of(const rows *r)
+{
+    return mx_rows_input(r->g, "drawn", MX_SHAPE(r->t.batch, r->t.seq), MX_F32, MX_ROWS_AXES);
+}
+
+/* |log p - other| of the tokens that count. */
+static mx_node *gap_to(const rows *r, mx_node *other)
+{
+    mx_graph *g = r->g;
+    mx_node *d = mx_mul(g, mx_sub(g, mx_detach(g, r->logp), other), r->counts);
+    return mx_maximum(g, d, mx_affine(g, d, -1, 0));
+}
+
 /* How far the sampler's log-probabilities are from training's. */
 static void gap_metrics(const rows *r)
 {
+    mx_node *gap = gap_to(r, drawn_of(r));
+    mx_metric_root(r->g, "sampling/sampling_logp_difference/mean",
+                   mx_mean_counted(r->g, gap, r->counts));
+    mx_metric_root(r->g, MX_LOGP_GAP, most_token(r, gap));
+}
+
+/* How far the policy has moved since it gave the answers: of log-probabilities the most, and the
+ * ratios of tokens. */
+static void moved_metrics(const rows *r)
+{
     mx_graph *g = r->g;
-    mx_node *drawn = mx_rows_input(g, "drawn", MX_SHAPE(r->t.batch, r->t.seq), MX_F32,
-                                   MX_ROWS_AXES);
-    mx_node *d = mx_mul(g, mx_sub(g, mx_detach(g, r->logp), drawn), r->counts);
-    mx_node *gap = mx_maximum(g, d, mx_affine(g, d, -1, 0));
-    mx_metric_root(g, "sampling/sampling_logp_difference/mean", mx_mean_counted(g, gap, r->counts));
-    int64_t n = r->t.batch * r->t.seq;
-    mx_metric_root(g, MX_LOGP_GAP, mx_row_max(g, mx_reshape(g, gap, MX_SHAPE(1, n))));
+    mx_metric_root(g, MX_OLD_GAP, most_token(r, gap_to(r, r->old)));
+    mx_node *ratio = mx_exp(g, mx_detach(g, r->log_ratio)); /* 1 where no token counts */
+    mx_metric_root(g, "sampling/importance_sampling_ratio/mean",
+                   mx_mean_counted(g, ratio, r->counts));
+    mx_metric_root(g, "sampling/importance_sampling_ratio/max", most_token(r, ratio));
+    mx_node *least = most_token(r, mx_affine(g, ratio, -1, 0));
+    mx_metric_root(g, "sampling/importance_sampling_ratio/min", mx_affine(g, least, -1, 0));
 }
 
 static mx_node *add_up(const rows *r, mx_node *each)
@@ -295,7 +326,9 @@ mx_node *mx_grpo_build(mx_graph *g, const mx_head *h, mx_build *b, const void *s
                                                 mx_greater(g, r.advantage, number(g, 0)))));
         if (strcmp(s->loss->name, "vespo") == 0)
             mx_metric_root(g, "vespo/phi_seq_mean", mean_over(&r, gamma_weight(g, s, &t)));
-        if (s->sampled)
+        if (s->policy_moves)
+            moved_metrics(&r);
+        else if (s->sampled)
             gap_metrics(&r);
     }
     mx_node *share = mx_affine(g, r.t.scale, (double)b->batch, 0);

@@ -112,6 +112,7 @@ typedef struct {
     mx_post_prompt asked;
     mx_document *row; /* (rows): on a mesh those of all ranks */
     float *good;      /* likewise */
+    float *kl;        /* of each microbatch, in stages */
     int64_t rows, own, first; /* own ones begin with `first` */
     mx_arena arena;
 } kto_run;
@@ -246,6 +247,7 @@ static mx_status open(mx_objective_run *o)
                        "set per_device_batch_size=2 or more",
                        mx_config_where(o->config, "per_device_batch_size"));
     r->good = MX_NEW_N(&r->arena, float, r->rows);
+    r->kl = MX_NEW_N(&r->arena, float, o->accumulation);
     r->row = MX_NEW_N(&r->arena, mx_document, r->rows + 1); /* an example may take two */
     MX_TRY(mx_prompts_open(&r->prompts, o->data, o->config, o->data->sets, o->data->n_sets));
     MX_TRY(mx_batch_room(&r->batch, r->own, o->options->shape.seq));
@@ -322,14 +324,22 @@ static mx_status measure_kl(kto_run *r, const mx_objective_run *o, int64_t row, 
 static mx_status feed(mx_objective_run *o, mx_exec *e, const mx_batch *b, int64_t row)
 {
     kto_run *r = o->state;
-    int64_t rows = mx_exec_type(e, "tokens")->dim[0];
     const float *logps;
-    float kl;
-    MX_TRY(measure_kl(r, o, row, rows, &kl));
-    MX_TRY(mx_exec_write(e, "kl", &kl));
+    float *kl = &r->kl[row / o->fed];
+    if (!o->stages)
+        MX_TRY(measure_kl(r, o, row, o->fed, kl));
+    MX_TRY(mx_exec_write(e, "kl", kl));
     MX_TRY(mx_exec_write(e, "desirable", r->good + r->first + row));
-    MX_TRY(mx_reference_run(r->reference, b, row, rows, &logps));
+    MX_TRY(mx_reference_find(r->reference, b, row, o->fed, &logps));
     return mx_exec_write_rows(e, "reference", logps);
+}
+
+static mx_status ahead(mx_objective_run *o, const mx_batch *b)
+{
+    kto_run *r = o->state;
+    for (int64_t row = 0; row < b->rows; row += o->fed)
+        MX_TRY(measure_kl(r, o, row, o->fed, &r->kl[row / o->fed]));
+    return mx_reference_ahead(r->reference, b, o->fed);
 }
 
 static int64_t rows_each(const void *given)
@@ -354,7 +364,7 @@ static void position(const mx_objective_run *o, mx_str *json)
     .verb = "dpo", .data = "prompt, completion and label", .rows = MX_ROWS_SAMPLED,               \
     .balances = true, .mean_of_microbatches = true,                                               \
     .rows_each = rows_each, .loss = loss, .count = count, .open = open, .beside = beside,         \
-    .close = close, .next = next, .feed = feed, .position = position,                             \
+    .close = close, .next = next, .feed = feed, .ahead = ahead, .position = position,            \
     .measure = mx_tasks_measure, .measure_end = mx_tasks_close
 
 const mx_objective mx_objective_kto = {

@@ -1,5 +1,4 @@
-/* pairs.h - a batch of chosen and rejected answers in the graph. P pairs, their rows alternating.
- * */
+/* pairs.h - a batch of chosen and rejected answers in the graph: P pairs, rows alternating. */
 #ifndef MX_POST_PAIRS_H
 #define MX_POST_PAIRS_H
 

@@ -3,11 +3,12 @@
 
 #include "compile/lora.h"
 #include "ops.h"
+#include "post/mesh_rows.h"
 #include "post/tokens.h"
 #include "store/adapter.h"
 #include "store/weights.h"
+#include "exec/forward.h"
 #include "exec/model_ref.h"
-#include "exec/step.h"
 #include <string.h>
 
 enum { MAX_SIZES = 4 };
@@ -18,7 +19,7 @@ typedef struct {
 
 /* A program for batches of one size. */
 typedef struct {
-    mx_step step;
+    mx_forward forward;
     int64_t rows;
     float *logps; /* on a mesh of the rows of all ranks, as roots are */
 } sized;
@@ -31,6 +32,8 @@ struct mx_reference {
     settings settings;
     sized size[MAX_SIZES];
     int n;
+    float *ahead; /* of the rows of a step, those of all ranks: a microbatch after the other */
+    int64_t cap_ahead;
 };
 
 static mx_node *logps(mx_graph *g, const mx_head *h, mx_build *b, const void *given)
@@ -53,9 +56,9 @@ static mx_status size_for(mx_reference *r, int64_t rows, sized **out)
     sized *s = *out = &r->size[r->n];
     mx_step_options o = r->options;
     o.shape.batch = rows * (r->o->comm ? r->o->n_ranks : 1);
-    MX_TRY(mx_step_open(&s->step, r->session, r->o->model, &o));
-    s->rows = rows;
     r->n++;
+    MX_TRY(mx_forward_open(&s->forward, r->session, r->o->model, &o, r->o->stages));
+    s->rows = rows;
     return mx_alloc((void **)&s->logps, sizeof(float) * (size_t)(o.shape.batch * o.shape.seq),
                     "log-probabilities of the reference");
 }
@@ -111,7 +114,7 @@ mx_status mx_reference_beside(const mx_objective_run *o, double temperature, boo
     r.options.shape.batch = r.options.compile.partition ? o->microbatch * o->n_ranks
                                                         : o->microbatch;
     return mx_beside_step(out, policy ? "policy" : "reference", o->model, &r.options,
-                          !policy && r.own);
+                          (mx_beside_how){o->stages, !policy && r.own});
 }
 
 mx_status mx_reference_open(mx_reference **out, const mx_objective_run *o, double temperature,
@@ -126,6 +129,8 @@ mx_status mx_reference_open(mx_reference **out, const mx_objective_run *o, doubl
         MX_TRY(mx_session_open(&r->session, mx_config_text(c, "device"),
                                mx_session_threads(o->session)));
         mx_session_share_groups(r->session, o->session);
+        if (o->stages)
+            mx_session_set_stage(r->session);
     }
     sized *first;
     MX_TRY(size_for(r, o->microbatch, &first));
@@ -136,16 +141,34 @@ void mx_reference_close(mx_reference *r)
 {
     if (!r)
         return;
-    for (int i = 0; i < r->n; i++)
+    for (int i = 0; i < r->n; i++) {
         mx_free(r->size[i].logps);
+        mx_exec_close(r->size[i].forward.step.exec);
+        mx_forward_close(&r->size[i].forward);
+    }
     if (r->own)
         mx_session_close(r->session);
-    else
-        for (int i = 0; i < r->n; i++)
-            mx_exec_close(r->size[i].step.exec);
-    for (int i = 0; i < r->n; i++)
-        mx_step_close(&r->size[i].step);
+    mx_free(r->ahead);
     mx_free(r);
+}
+
+typedef struct {
+    const mx_batch *b;
+    int64_t row;
+    float *logps;
+} asked;
+
+static mx_status write_rows(void *ctx, int microbatch, mx_exec *e)
+{
+    const asked *q = ctx;
+    (void)microbatch;
+    return mx_feed_frozen(e, q->b, q->row);
+}
+
+static mx_status read_logps(void *ctx, int microbatch, mx_exec *e)
+{
+    (void)microbatch;
+    return mx_exec_read(e, "logps", ((const asked *)ctx)->logps);
 }
 
 mx_status mx_reference_run(mx_reference *r, const mx_batch *b, int64_t row, int64_t rows,
@@ -153,11 +176,36 @@ mx_status mx_reference_run(mx_reference *r, const mx_batch *b, int64_t row, int6
 {
     sized *s;
     MX_TRY(size_for(r, rows, &s));
-    mx_exec *e = s->step.exec;
-    MX_TRY(mx_feed_frozen(e, b, row));
-    MX_TRY(mx_exec_run(e));
-    MX_TRY(mx_exec_read(e, "logps", s->logps));
-    *out = s->logps + (r->o->comm ? r->o->rank * rows * b->seq_len : 0);
+    asked q = {b, row, s->logps};
+    size_t all = sizeof(float) * (size_t)(rows * mx_rows_parts(r->o) * b->seq_len);
+    MX_TRY(mx_forward_run(&s->forward, &(mx_pipeline_feed){write_rows, read_logps, &q}));
+    MX_TRY(mx_forward_share(&s->forward, s->logps, all));
+    *out = s->logps + mx_rows_part(r->o) * rows * b->seq_len;
+    return MX_OK;
+}
+
+mx_status mx_reference_ahead(mx_reference *r, const mx_batch *b, int64_t rows)
+{
+    int64_t each = rows * mx_rows_parts(r->o) * b->seq_len, n = b->rows / rows * each;
+    if (n > r->cap_ahead) {
+        r->cap_ahead = n;
+        r->ahead = mx_realloc(r->ahead, sizeof(float) * (size_t)n);
+    }
+    for (int64_t k = 0; k < b->rows / rows; k++) {
+        const float *own;
+        MX_TRY(mx_reference_run(r, b, k * rows, rows, &own));
+        memcpy(r->ahead + k * each, mx_reference_of_all(r, rows), sizeof(float) * (size_t)each);
+    }
+    return MX_OK;
+}
+
+mx_status mx_reference_find(mx_reference *r, const mx_batch *b, int64_t row, int64_t rows,
+                            const float **out)
+{
+    int64_t parts = mx_rows_parts(r->o);
+    if (!r->o->stages)
+        return mx_reference_run(r, b, row, rows, out);
+    *out = r->ahead + (row * parts + mx_rows_part(r->o) * rows) * b->seq_len;
     return MX_OK;
 }
 

@@ -25,7 +25,12 @@ void mx_reference_close(mx_reference *r); /* NULL is a no-op */
  * borrowed until the next call. */
 mx_status mx_reference_run(mx_reference *r, const mx_batch *b, int64_t row, int64_t rows,
                            const float **logps) MX_MUST_USE;
-/* The rows of the last call, those of all ranks of a mesh: (ranks x rows, S). */
+/* In stages every rank asks at once for what `feed` will need, of all rows of b in microbatches of
+ * `rows`; mx_reference_find gives it. Without stages the latter asks by itself. */
+mx_status mx_reference_ahead(mx_reference *r, const mx_batch *b, int64_t rows) MX_MUST_USE;
+mx_status mx_reference_find(mx_reference *r, const mx_batch *b, int64_t row, int64_t rows,
+                            const float **logps) MX_MUST_USE;
+/* The rows of the last mx_reference_run, those of all ranks of a mesh: (ranks x rows, S). */
 const float *mx_reference_of_all(const mx_reference *r, int64_t rows);
 
 #endif

@@ -117,6 +117,11 @@ void mx_rewards_close(mx_rewards *r)
     mx_free(r);
 }
 
+bool mx_rewards_have_model(const mx_rewards *r)
+{
+    return r->model != NULL;
+}
+
 int mx_rewards_count(const mx_rewards *r)
 {
     return r->n_built_in + (r->model != NULL) + (r->library != NULL) + (r->command != NULL);

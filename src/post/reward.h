@@ -50,6 +50,7 @@ typedef struct mx_rewards mx_rewards;
 bool mx_rewards_are_set(const mx_config *c); /* does any key say what an answer is worth? */
 mx_status mx_rewards_open(mx_rewards **out, const mx_config *c) MX_MUST_USE;
 void mx_rewards_close(mx_rewards *r); /* NULL is a no-op */
+bool mx_rewards_have_model(const mx_rewards *r); /* that runs on the device */
 int mx_rewards_count(const mx_rewards *r);
 const char *mx_rewards_name(const mx_rewards *r, int k);
 /* The weighted sum of an answer's scores, without those that are NAN; NAN: all are. */

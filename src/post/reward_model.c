@@ -82,9 +82,9 @@ static mx_node *loss(mx_graph *g, const mx_head *h, mx_build *b, const void *giv
     return mx_loss_root(g, b, mx_mul(g, total, scale), mx_mul(g, mx_sum_all(g, there), scale));
 }
 
-mx_status mx_scores_feed(mx_exec *e, const mx_batch *b, int64_t row)
+mx_status mx_scores_feed(mx_exec *e, const mx_batch *b, int64_t row, int64_t rows)
 {
-    int64_t rows = mx_exec_type(e, "tokens")->dim[0], S = b->seq_len;
+    int64_t S = b->seq_len;
     float *last = mx_realloc(NULL, sizeof *last * (size_t)(rows * S));
     memset(last, 0, sizeof *last * (size_t)(rows * S));
     for (int64_t i = 0; i < rows; i++) {
@@ -100,8 +100,7 @@ mx_status mx_scores_feed(mx_exec *e, const mx_batch *b, int64_t row)
 
 static mx_status feed(mx_objective_run *o, mx_exec *e, const mx_batch *b, int64_t row)
 {
-    (void)o;
-    return mx_scores_feed(e, b, row);
+    return mx_scores_feed(e, b, row, o->fed);
 }
 
 const mx_objective mx_objective_reward = {

@@ -11,7 +11,8 @@
  * others being 0: the root "scores". A mask and not an index, so that rows may be cut anyhow. */
 mx_node *mx_scores_of(mx_graph *g, const mx_head *h, const mx_build *b);
 /* The last token of rows of a batch, from `row` on, into such a program. */
-mx_status mx_scores_feed(mx_exec *e, const mx_batch *b, int64_t row) MX_MUST_USE;
+mx_status mx_scores_feed(mx_exec *e, const mx_batch *b, int64_t row,
+                         int64_t rows) MX_MUST_USE;
 
 /* reward_model_path: a directory in the form of Hugging Face's ForSequenceClassification, with a
  * tokenizer of its own. */

@@ -69,6 +69,7 @@ static mx_decode_settings decode_settings(const mx_objective_run *o, const mx_gr
                                 .draw_vocab = !draws ? 0 : known < vocab ? known : vocab,
                                 .max_length = so->shape.seq,
                                 .lora = so->lora,
+                                .stages = o->stages,
                                 .temperature = s->temperature,
                                 .one_path = true,
                                 .compile = {.compute = so->compile.compute,

@@ -51,7 +51,6 @@ const mx_objective mx_objective_sft = {
     .place = 1,
     .rows = MX_ROWS_DOCUMENTS,
     .balances = true,
-    .pipelines = true,
     .is_nll = true,
     .read = read,
     .loss = loss,

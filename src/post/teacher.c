@@ -3,6 +3,7 @@
 
 #include "base/str.h"
 #include "compile/mesh/partition.h"
+#include "exec/forward.h"
 #include "exec/model_ref.h"
 #include "ops.h"
 #include "post/tokens.h"
@@ -11,6 +12,7 @@
 #include <string.h>
 
 enum { MAX_SIZES = 4, MOST = 1 << 24 };
+enum { LOGITS_OF, IDS_OF, FEATURES_OF, N_RESULTS };
 
 typedef struct {
     int64_t top_k, width;
@@ -20,10 +22,10 @@ typedef struct {
 
 /* A program for batches of one size. */
 typedef struct {
-    mx_step step;
-    int64_t rows;
-    float *logits, *features;
-    int32_t *ids;
+    mx_forward forward;
+    int64_t rows, microbatches; /* microbatches: there is room for so many */
+    void *given[N_RESULTS]; /* of one microbatch after the other; NULL: there is none here */
+    size_t bytes[N_RESULTS];
 } sized;
 
 struct mx_teacher {
@@ -32,6 +34,8 @@ struct mx_teacher {
     mx_step_options options;
     settings settings;
     int64_t d_model, parts;
+    bool piped;
+    mx_forward_stages stages; /* where piped */
     sized size[MAX_SIZES];
     int n;
 };
@@ -187,11 +191,21 @@ static mx_status check(const mx_teacher *t, const mx_teacher_request *r)
     return check_tokenizer(t, r->tokenizer);
 }
 
-/* For a result, on a mesh this rank's part of it; none where the program has none. */
-static mx_status room(const sized *s, const char *name, void **out)
+static const char *const results[N_RESULTS] = {LOGITS, IDS, FEATURES};
+
+/* Room for a result of microbatch k, on a mesh this rank's part of it; NULL: there is none. */
+static mx_status room(sized *s, int result, int64_t k, void **out)
 {
-    const mx_type *t = mx_exec_type(s->step.exec, name);
-    return t ? mx_alloc(out, mx_type_bytes(t), "what the teacher says") : MX_OK;
+    const mx_node *n = mx_graph_find_root(mx_forward_graph(&s->forward), results[result]);
+    *out = NULL;
+    if (!n)
+        return MX_OK;
+    s->bytes[result] = mx_type_bytes(&n->type);
+    if (!s->given[result])
+        MX_TRY(mx_alloc(&s->given[result], s->bytes[result] * (size_t)s->microbatches,
+                        "what the teacher says"));
+    *out = (char *)s->given[result] + (size_t)k * s->bytes[result];
+    return MX_OK;
 }
 
 static mx_status size_for(mx_teacher *t, int64_t rows, sized **out)
@@ -205,21 +219,23 @@ static mx_status size_for(mx_teacher *t, int64_t rows, sized **out)
     sized *s = *out = &t->size[t->n];
     mx_step_options o = t->options;
     o.shape.batch = rows * t->parts;
-    MX_TRY(mx_step_open(&s->step, t->session, &t->model.spec, &o));
-    s->rows = rows;
     t->n++;
-    MX_TRY(room(s, LOGITS, (void **)&s->logits));
-    MX_TRY(room(s, IDS, (void **)&s->ids));
-    return room(s, FEATURES, (void **)&s->features);
+    MX_TRY(mx_forward_open(&s->forward, t->session, &t->model.spec, &o,
+                           t->piped ? &t->stages : NULL));
+    s->rows = rows;
+    s->microbatches = 1;
+    return MX_OK;
 }
 
 /* As far as it goes without a session. */
 static mx_status configure(mx_teacher *t, const mx_teacher_request *r)
 {
     *t = (mx_teacher){.options = *r->options, .d_model = r->d_model,
-                      .parts = r->parts,
+                      .parts = r->parts, .piped = r->stages != NULL,
                       .settings = {.top_k = r->top_k, .layers = r->layers,
                                    .n_layers = r->n_layers}};
+    if (r->stages)
+        t->stages = mx_forward_other(r->stages);
     MX_TRY(mx_status_wrap(mx_model_ref_open(&t->model, r->path, NULL, r->config), "the teacher"));
     int64_t V = t->model.spec.summary.vocab;
     t->settings.width = V < r->vocab ? V : r->vocab;
@@ -240,7 +256,8 @@ mx_status mx_teacher_beside(const mx_teacher_request *r, mx_beside *out)
     mx_teacher t;
     mx_status st = configure(&t, r);
     if (!st)
-        st = mx_beside_step(out, "teacher", &t.model.spec, &t.options, true);
+        st = mx_beside_step(out, "teacher", &t.model.spec, &t.options,
+                            (mx_beside_how){t.piped ? &t.stages : NULL, true});
     mx_model_ref_close(&t.model);
     return st;
 }
@@ -252,6 +269,8 @@ mx_status mx_teacher_open(mx_teacher **out, const mx_teacher_request *r)
     MX_TRY(mx_session_open(&t->session, mx_config_text(r->config, "device"), r->threads));
     if (r->beside)
         mx_session_share_groups(t->session, r->beside);
+    if (t->piped)
+        mx_session_set_stage(t->session);
     sized *first;
     MX_TRY(size_for(t, r->rows, &first));
     return mx_status_wrap(mx_model_ref_weights(&t->model, t->session, 0), "the teacher");
@@ -261,13 +280,13 @@ void mx_teacher_close(mx_teacher *t)
 {
     if (!t)
         return;
-    mx_session_close(t->session);
     for (int i = 0; i < t->n; i++) {
-        mx_step_close(&t->size[i].step);
-        mx_free(t->size[i].logits);
-        mx_free(t->size[i].features);
-        mx_free(t->size[i].ids);
+        mx_exec_close(t->size[i].forward.step.exec);
+        mx_forward_close(&t->size[i].forward);
+        for (int k = 0; k < N_RESULTS; k++)
+            mx_free(t->size[i].given[k]);
     }
+    mx_session_close(t->session);
     mx_model_ref_close(&t->model);
     mx_free(t);
 }
@@ -277,19 +296,84 @@ int64_t mx_teacher_width(const mx_teacher *t)
     return t->settings.width;
 }
 
+typedef struct {
+    sized *s;
+    const mx_batch *b;
+    int64_t row, k; /* k: the microbatch */
+} asked;
+
+static mx_status write_rows(void *ctx, int microbatch, mx_exec *e)
+{
+    const asked *q = ctx;
+    (void)microbatch;
+    return mx_feed_frozen(e, q->b, q->row);
+}
+
+static mx_status read_results(void *ctx, int microbatch, mx_exec *e)
+{
+    const asked *q = ctx;
+    (void)microbatch;
+    for (int i = 0; i < N_RESULTS; i++) {
+        void *to;
+        MX_TRY(room(q->s, i, q->k, &to));
+        if (to)
+            MX_TRY(mx_exec_read(e, results[i], to));
+    }
+    return MX_OK;
+}
+
+/* Features are compared where the student's layers are. */
+static mx_status share_features(const asked *q)
+{
+    void *at;
+    MX_TRY(room(q->s, FEATURES_OF, q->k, &at));
+    return at ? mx_forward_share(&q->s->forward, at, q->s->bytes[FEATURES_OF]) : MX_OK;
+}
+
+static mx_taught taught(const sized *s, int64_t k)
+{
+    void *of[N_RESULTS];
+    for (int i = 0; i < N_RESULTS; i++)
+        of[i] = s->given[i] ? (char *)s->given[i] + (size_t)k * s->bytes[i] : NULL;
+    return (mx_taught){of[LOGITS_OF], of[IDS_OF], of[FEATURES_OF]};
+}
+
 mx_status mx_teacher_run(mx_teacher *t, const mx_batch *b, int64_t row, int64_t rows,
                          mx_taught *out)
 {
+    asked q = {.b = b, .row = row};
+    MX_TRY(size_for(t, rows, &q.s));
+    MX_TRY(mx_forward_run(&q.s->forward, &(mx_pipeline_feed){write_rows, read_results, &q}));
+    *out = taught(q.s, 0);
+    return MX_OK;
+}
+
+mx_status mx_teacher_ahead(mx_teacher *t, const mx_batch *b, int64_t rows)
+{
+    asked q = {.b = b};
+    MX_TRY(size_for(t, rows, &q.s));
+    if (b->rows / rows > q.s->microbatches) {
+        q.s->microbatches = b->rows / rows;
+        for (int i = 0; i < N_RESULTS; i++) {
+            mx_free(q.s->given[i]);
+            q.s->given[i] = NULL;
+        }
+    }
+    for (; q.row < b->rows; q.row += rows, q.k++) {
+        MX_TRY(mx_forward_run(&q.s->forward, &(mx_pipeline_feed){write_rows, read_results, &q}));
+        MX_TRY(share_features(&q));
+    }
+    return MX_OK;
+}
+
+mx_status mx_teacher_find(mx_teacher *t, const mx_batch *b, int64_t row, int64_t rows,
+                          mx_taught *out)
+{
     sized *s;
+    if (!t->piped)
+        return mx_teacher_run(t, b, row, rows, out);
     MX_TRY(size_for(t, rows, &s));
-    MX_TRY(mx_feed_frozen(s->step.exec, b, row));
-    MX_TRY(mx_exec_run(s->step.exec));
-    MX_TRY(mx_exec_read(s->step.exec, LOGITS, s->logits));
-    if (s->ids)
-        MX_TRY(mx_exec_read(s->step.exec, IDS, s->ids));
-    if (s->features)
-        MX_TRY(mx_exec_read(s->step.exec, FEATURES, s->features));
-    *out = (mx_taught){s->logits, s->ids, s->features};
+    *out = taught(s, row / rows);
     return MX_OK;
 }
 
@@ -299,4 +383,5 @@ void mx_teacher_as_run(const mx_teacher *t, const mx_objective_run *o, mx_object
     out->model = &t->model.spec;
     out->session = t->session;
     out->options = &t->options;
+    out->stages = t->piped ? &t->stages : NULL;
 }

@@ -20,6 +20,7 @@ typedef struct {
     int64_t parts;                  /* ranks of a mesh that have other rows; without one 1 */
     const mx_session *beside;       /* whose ranks it runs with, on a mesh; NULL: alone */
     const mx_tokenizer *tokenizer;  /* of the student; NULL: data are ids */
+    const struct mx_forward_stages *stages; /* of the run; NULL: there are none */
     int threads;
     int64_t vocab;                  /* of the student: no more logits than that are given */
     int64_t d_model;                /* of the student, for outputs of attention layers */
@@ -45,6 +46,12 @@ int64_t mx_teacher_width(const mx_teacher *t);
 /* Rows [row, row + rows) of b. */
 mx_status mx_teacher_run(mx_teacher *t, const mx_batch *b, int64_t row, int64_t rows,
                          mx_taught *out) MX_MUST_USE;
+/* In stages all ranks ask at once for the rows of b in microbatches of `rows`, and mx_teacher_find
+ * gives them where the loss is, on the last stage; on others features alone. Without stages the
+ * latter asks by itself. */
+mx_status mx_teacher_ahead(mx_teacher *t, const mx_batch *b, int64_t rows) MX_MUST_USE;
+mx_status mx_teacher_find(mx_teacher *t, const mx_batch *b, int64_t row, int64_t rows,
+                          mx_taught *out) MX_MUST_USE;
 /* The run as it would be were the teacher its model: to sample from it. */
 void mx_teacher_as_run(const mx_teacher *t, const mx_objective_run *o, mx_objective_run *out);
 

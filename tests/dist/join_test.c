@@ -65,6 +65,7 @@ typedef struct {
     double join_s;     /* 0: enough */
     const char *hears; /* NULL: it meets the others */
     mx_code code;      /* 0: any */
+    bool told;         /* what rank 0 says is enough */
 } start;
 
 static int meets(int rank, void *ctx)
@@ -87,7 +88,11 @@ static int meets(int rank, void *ctx)
         setenv("RANK", s->number, 1);
     if (s->job)
         setenv("TORCHELASTIC_RUN_ID", s->job, 1);
+    bool told = false;
+    o.told = &told;
     mx_status st = meet(&c, &o);
+    EXPECT(bad, told == s->told, "rank %d: %s by rank 0: %s", rank, told ? "told" : "not told",
+           mx_status_text(st));
     EXPECT(bad, s->hears ? st && strstr(mx_status_text(st), s->hears) : !st, "rank %d: %s", rank,
            mx_status_text(st));
     EXPECT(bad, !s->code || mx_status_code(st) == s->code, "rank %d: code %d", rank,
@@ -151,7 +156,7 @@ MX_TEST(join_refuses_ranks_of_another_number)
 {
     static start s[] = {
         {.hears = "says it is rank 1 of 3, and rank 0 was started as one of 2", .code = MX_USAGE},
-        {.size = "3", .hears = "this is rank 1 of 3, and rank 0", .code = MX_USAGE}};
+        {.size = "3", .hears = "this is rank 1 of 3, and rank 0", .code = MX_USAGE, .told = true}};
     ranks_run(2, meets, s);
 }
 
@@ -160,8 +165,8 @@ MX_TEST(join_refuses_a_rank_that_is_there_twice)
 {
     static start s[] = {
         {.size = "4", .hears = "rank 1 is there twice: process ", .code = MX_USAGE},
-        {.size = "4", .hears = "rank 1"},
-        {.size = "4", .number = "1", .hears = "rank 1"},
+        {.size = "4", .hears = "rank 1", .code = MX_USAGE, .told = true},
+        {.size = "4", .number = "1", .hears = "rank 1", .code = MX_USAGE, .told = true},
     };
     ranks_run(3, meets, s);
 }
@@ -184,7 +189,7 @@ MX_TEST(join_names_what_ranks_were_started_with)
     static const mx_coord_part other[] = {{"program", 1}, {"steps", 9}, {"seed", 8}};
     static const mx_coord_part build[] = {{"program", 7}, {"steps", 2}, {"seed", 3}};
     static start s[] = {{.parts = ours, .n_parts = 3, .hears = "differs in ", .code = MX_USAGE},
-                        {.n_parts = 3, .hears = "differs in ", .code = MX_USAGE}};
+                        {.n_parts = 3, .hears = "differs in ", .code = MX_USAGE, .told = true}};
     static const struct {
         const mx_coord_part *parts;
         int n;
@@ -220,6 +225,7 @@ MX_TEST(join_compares_many_parts)
     s[0].hears = s[1].hears =
         "differs in k300, k301, k302, k303, k304, k305, k306, k307 and 12 more;";
     s[0].code = s[1].code = MX_USAGE;
+    s[1].told = true;
     ranks_run(2, meets, s);
 }
 
@@ -492,12 +498,12 @@ static int ends_with_escapes(int rank, void *ctx)
     uint8_t all[RANKS_MAX];
     mx_status st = mx_coord_gather(c, &(uint8_t){0}, 1, all); /* everybody knows everybody */
     if (rank == 1)
-        mx_coord_abort(c, "no\nfile \033[31mx\302\233y");
+        mx_coord_abort(c, MX_INPUT, "no\nfile \033[31mx\302\233y");
     for (int i = 0; i < 5000 && !st; i++) {
         usleep(1000);
         st = mx_coord_check(c);
     }
-    EXPECT(bad, mx_status_code(st) == MX_DEVICE, "code %d", (int)mx_status_code(st));
+    EXPECT(bad, mx_status_code(st) == MX_INPUT, "code %d", (int)mx_status_code(st));
     EXPECT(bad, strstr(mx_status_text(st), "has ended: no\\nfile \\x1b[31mx\\xc2\\x9by"), "%s",
            mx_status_text(st));
     mx_status_free(st);

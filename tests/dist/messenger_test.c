@@ -101,6 +101,19 @@ MX_TEST(messages_pass_each_other)
     ranks_run(RANKS, all_to_all, NULL);
 }
 
+/* Rank 2 goes on once the others are there: who dies earlier fails their meeting instead. */
+static mx_status all_are_there(mx_messenger *m, int rank)
+{
+    char word = 0;
+    for (int r = 0; r < RANKS - 1 && rank == RANKS - 1; r++)
+        MX_TRY(mx_messenger_receive(m, &(mx_message){r, .tag = 6, .data = &word, .bytes = 1}));
+    if (rank == RANKS - 1)
+        return MX_OK;
+    mx_message here = {.peer = RANKS - 1, .tag = 6, .data = &word, .bytes = 1};
+    MX_TRY(mx_messenger_send(m, &here));
+    return mx_messenger_sent(m, &here);
+}
+
 /* Rank 1 waits for rank 2, which does not come; rank 0 waits for rank 1, which is not to blame. */
 typedef struct {
     const char *says;
@@ -115,12 +128,16 @@ static int wait_in_vain(int rank, void *ctx)
     mx_coord *coord;
     mx_comm *c = ranks_join(&coord, 3, 3);
     mx_messenger *m = c ? open_messenger(c) : NULL;
-    if (!m)
+    if (!m) {
+        ranks_leave(coord, c);
         return 1;
-    if (rank == 2 && f->dies)
+    }
+    mx_status st = f->dies || f->other_size ? all_are_there(m, rank) : MX_OK;
+    if (rank == 2 && f->dies && !st)
         raise(SIGKILL);
     mx_message msg = {.peer = rank + 1, .tag = 5, .data = x, .bytes = sizeof x};
-    mx_status st = rank < 2 ? mx_messenger_receive(m, &msg) : MX_OK;
+    if (!st && rank < 2)
+        st = mx_messenger_receive(m, &msg);
     if (rank == 2 && f->other_size) {
         msg = (mx_message){.peer = 1, .tag = 5, .data = x, .bytes = sizeof *x};
         st = mx_messenger_send(m, &msg);

@@ -15,8 +15,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-enum { MAX_RANKS = 16, MAX_MICROBATCHES = 16, BATCH = 4, SEQ = 16 };
+enum { MAX_RANKS = 16, MAX_MICROBATCHES = 16, BATCH = 4, SEQ = 16, MAX_ACTIONS = 256 };
 
 typedef struct {
     const char *dir;
@@ -29,6 +30,7 @@ typedef struct {
     const char *remat;
     mx_context_strategy context;
     bool exact; /* to the bit */
+    int pause_ms; /* for which every F, B and W takes longer; they are measured */
     double limit;
 } pipe_case;
 
@@ -43,12 +45,14 @@ typedef struct {
     pthread_mutex_t lock;
     double worst;
     char where[512], refused[1024];
+    double busy, from, to; /* seconds of F, B and W of all stages; when the step began and ended */
 } trial;
 
 typedef struct {
     trial *t;
     int rank;
     double loss[MAX_MICROBATCHES];
+    int n[MAX_MICROBATCHES]; /* programs that have run with it */
 } rank_arg;
 
 /* --- inputs --- */
@@ -62,7 +66,11 @@ static mx_status write_inputs(trial *t, int microbatch, mx_exec *e)
 
 static mx_status feed_write(void *ctx, int microbatch, mx_exec *e)
 {
-    return write_inputs(((rank_arg *)ctx)->t, microbatch, e);
+    rank_arg *a = ctx;
+    /* Nobody waits for gradients of the first stage: its B makes those of weights too, behind F. */
+    bool both = a->rank == 0 && a->t->c->kind == MX_PIPELINE_ZB_H1 && a->n[microbatch]++ % 2;
+    usleep((useconds_t)(a->t->c->pause_ms * (both ? 2 : 1)) * 1000);
+    return write_inputs(a->t, microbatch, e);
 }
 
 static double loss_of(mx_exec *e)
@@ -143,6 +151,21 @@ static mx_step_options options(const pipe_case *c)
     return o;
 }
 
+static void add_up(trial *t, const mx_pipeline *p)
+{
+    const mx_action_list *l = &p->schedule.list[p->how.stage];
+    pthread_mutex_lock(&t->lock);
+    for (int i = 0; i < l->n; i++) {
+        const double *took = &p->took[2 * i];
+        if (l->action[i].kind > MX_DO_W)
+            continue;
+        t->busy += took[1] - took[0];
+        t->from = t->from > 0 ? fmin(t->from, took[0]) : took[0];
+        t->to = fmax(t->to, took[1]);
+    }
+    pthread_mutex_unlock(&t->lock);
+}
+
 static mx_status run_rank(rank_arg *a, mx_session *s, mx_pipeline *p)
 {
     trial *t = a->t;
@@ -162,7 +185,16 @@ static mx_status run_rank(rank_arg *a, mx_session *s, mx_pipeline *p)
     MX_TRY(mx_session_share(s, mx_pipeline_shared_bytes(p), 0));
     MX_TRY(mx_pipeline_bind(p, s, find_group(a, 1u << MX_AXIS_STAGE)));
     MX_TRY(mx_session_init(s, 11));
-    return mx_pipeline_run(p, &(mx_pipeline_feed){feed_write, feed_read, a});
+    mx_pipeline_feed feed = {feed_write, feed_read, a};
+    MX_TRY(mx_pipeline_run(p, &feed));
+    if (!c->pause_ms)
+        return MX_OK;
+    double took[2 * MAX_ACTIONS]; /* of a second step, which all begin together */
+    p->took = took;
+    MX_TRY(mx_pipeline_run(p, &feed));
+    add_up(t, p);
+    p->took = NULL;
+    return MX_OK;
 }
 
 static void *rank_main(void *arg)
@@ -171,6 +203,9 @@ static void *rank_main(void *arg)
     trial *t = a->t;
     mx_session *s = NULL;
     mx_pipeline p = {0};
+    struct sched_param first = {.sched_priority = 1};
+    if (t->c->pause_ms) /* wakes up in time beside other processes; where that is allowed */
+        (void)pthread_setschedparam(pthread_self(), SCHED_RR, &first);
     MX_CHECK_OK(mx_session_open(&s, "cpu", 1));
     mx_session_set_groups(s, find_group, a);
     mx_status st = run_rank(a, s, &p);
@@ -345,4 +380,36 @@ MX_TEST(pipelines_with_remat)
         check(&(pipe_case){.dir = MODEL("mixtral"), .mesh = STAGES(2), .remat = policy[i],
                            .kind = i ? MX_PIPELINE_1F1B : MX_PIPELINE_ZB_H1, .microbatches = 3,
                            .exact = true});
+}
+
+/* Of equal stages: pauses make up nearly all of their time, and need no processor. */
+static double idle_share(const pipe_case *c)
+{
+    trial t = {.c = c};
+    open_one(&t);
+    run_ranks(&t);
+    MX_CHECK(!*t.refused, "%s: %s", c->dir, t.refused);
+    close_one(&t);
+    return 1 - t.busy / (t.to - t.from) / mx_mesh_degree(&c->mesh, MX_AXIS_STAGE);
+}
+
+/* What stages really do, as a profile shows it, is what the schedule's formula says. Where other
+ * processes held a stage up, again with longer pauses. */
+MX_TEST(pipelines_are_idle_as_their_formulas_say)
+{
+    static const struct {
+        mx_pipeline_kind kind;
+        int repeats;
+        double share;
+    } known[] = {{MX_PIPELINE_GPIPE, 1, 3.0 / 11}, {MX_PIPELINE_1F1B, 1, 3.0 / 11},
+                 {MX_PIPELINE_INTERLEAVED, 2, 3.0 / 19}, {MX_PIPELINE_ZB_H1, 1, 1.0 / 9}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        pipe_case c = {.dir = MODEL("llama3"), .mesh = STAGES(4), .kind = known[i].kind,
+                       .repeats = known[i].repeats, .microbatches = 8, .layers = 8};
+        double off = 1;
+        for (c.pause_ms = 20; c.pause_ms <= 160 && off > 0.02; c.pause_ms *= 2)
+            off = fabs(idle_share(&c) - known[i].share);
+        MX_CHECK(off <= 0.02, "%s: %.3f off the formula's %.3f", mx_pipeline_kind_name(c.kind), off,
+                 known[i].share);
+    }
 }

@@ -127,7 +127,7 @@ static void save(const built *b, mx_programs *p, const char *path)
     mx_saved_for what = what_for(b, "m");
     what.ranks = 1;
     mx_saved_programs *s = mx_saved_programs_new(&what);
-    mx_saved_programs_add(s, p, &b->request, 1);
+    mx_saved_programs_add(s, &(mx_saved_kind){p, &b->request, b->mesh.how.rank, 1});
     MX_CHECK_OK(mx_saved_programs_write(s, b->cfg, path, &bytes));
     mx_saved_programs_free(s);
 }

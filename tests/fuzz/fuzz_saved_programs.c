@@ -45,7 +45,7 @@ static void write_whole(void)
     whole.request.options.compile.device = &mx_cpu_traits;
     must(mx_programs_plan(&p, &whole.model, &whole.request));
     mx_saved_programs *s = mx_saved_programs_new(&what);
-    mx_saved_programs_add(s, &p, &whole.request, 1);
+    mx_saved_programs_add(s, &(mx_saved_kind){&p, &whole.request, 0, 1});
     must(mx_saved_programs_write(s, whole.cfg, path, &whole.bytes));
     must(mx_file_read(&whole.arena, path, 1 << 24, &whole.file, &whole.bytes));
     unlink(path);

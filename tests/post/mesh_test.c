@@ -197,6 +197,75 @@ MX_TEST(distill_on_meshes)
             (const char *const[]){"fsdp=2,tensor=2", NULL});
 }
 
+/* In stages the reference, the teacher and the answers go through them too, each in its own
+ * programs. */
+static const char *const stages[] = {"stage=2", "stage=2,fsdp=2", NULL};
+static const char *const two_stages[] = {"stage=2", NULL};
+#define AT_ONCE "gradient_accumulation_steps=1 num_pipeline_microbatches=1 "
+
+MX_TEST(dpo_in_stages)
+{
+    same_on("dpo", "dataset_path=" POST "pairs.jsonl", stages);
+    same_on("dpo", "dataset_path=" POST "pairs.jsonl lora.enable_lora=true " AT_ONCE, two_stages);
+    same_on("dpo", "dataset_path=" POST "pairs.jsonl precompute_ref_log_probs=true num_epoch=2",
+            &stages[1]);
+    same_on("dpo", "dataset_path=" POST "pairs.jsonl loss_type=orpo " AT_ONCE, stages);
+}
+
+MX_TEST(answers_with_labels_in_stages)
+{
+    same_on("dpo", "dataset_path=" POST "labels.jsonl loss_type=kto max_target_length=32 " AT_ONCE,
+            stages);
+    same_on("dpo", "dataset_path=" POST "labels.jsonl loss_type=apo_zero_unpaired "
+            "max_target_length=32", two_stages);
+}
+
+/* A mixture's balance loss is a mean over microbatches. */
+MX_TEST(mixtures_in_stages)
+{
+    same_on("sft", MIXTURE "dataset_path=" POST "text.jsonl load_balance_loss_weight=0.5 " AT_ONCE,
+            (const char *const[]){"stage=2", "stage=2,expert=2", NULL});
+}
+
+MX_TEST(reward_models_in_stages)
+{
+    same_on("dpo", "dataset_path=" POST "pairs.jsonl loss_type=reward " AT_ONCE, &stages[1]);
+    same_on("dpo", "dataset_path=" POST "pairs.jsonl loss_type=reward", two_stages);
+}
+
+MX_TEST(grpo_in_stages)
+{
+    same_on("grpo", GRPO AT_ONCE, stages);
+    same_on("grpo", GRPO "beta=0.1 num_iterations=2 steps=4", two_stages);
+    same_on("grpo", GRPO "lora.enable_lora=true beta=0.1 loss_type=bnpo scale_rewards=batch "
+            AT_ONCE, (const char *const[]){"stage=2,tensor=2", NULL});
+    same_on("grpo", "dataset_path=" POST "rollouts.jsonl rollout_path=" POST "rollouts.jsonl "
+            "num_generations=4 max_completion_length=20 max_target_length=48", two_stages);
+}
+
+MX_TEST(distill_in_stages)
+{
+    same_on("distill", DISTILL AT_ONCE, two_stages);
+    same_on("distill", DISTILL "distill_top_k=7 distill_beta=0.5 distill_layer_indices=0",
+            (const char *const[]){"stage=2,fsdp=2", NULL});
+    same_on("distill", DISTILL "loss_type=gkd lmbda=0.5 max_completion_length=4 steps=4 "
+            "seq_kd=true " AT_ONCE, (const char *const[]){"stage=2,fsdp=2", NULL});
+}
+
+MX_TEST(tasks_in_stages)
+{
+    char folder[300], command[900];
+    post_folder(folder, sizeof folder);
+    MX_CHECK_OK(post_run("sft", folder, "r", RUN "mesh=stage=2 per_device_batch_size=1 steps=2 "
+                         "dataset_path=" POST "text.jsonl task_interval=1 task_path=" POST
+                         "pairs.jsonl max_completion_length=4 reward=format reward_pattern=. "
+                         "max_target_length=48 tokenizer_path=" POST "model"));
+    snprintf(command, sizeof command, "test $(grep -c eval/reward '%s/r/metrics.jsonl') = 3",
+             folder);
+    MX_CHECK(system(command) == 0, "tasks before, in the middle and behind");
+    post_remove(folder);
+}
+
 /* Adapters are cut as their weights are; the files are those of one device. */
 MX_TEST(adapters_go_on_on_another_mesh)
 {
@@ -219,8 +288,6 @@ MX_TEST(what_does_not_run_on_a_mesh_says_so)
     static const struct {
         const char *verb, *settings, *words;
     } runs[] = {
-        {"dpo", "mesh=stage=2", "does not run as a pipeline yet"},
-        {"grpo", "mesh=stage=2 reward=format reward_pattern=.", "does not run as a pipeline yet"},
         {"sft", "mesh=fsdp=2 lora.enable_lora=true lora.use_dora=true", "use_dora"},
         {"sft", "mesh=fsdp=2 lora.enable_lora=true lora.lora_weight_qtype=nf4",
          "lora_weight_qtype does not run on a mesh"},

@@ -156,7 +156,6 @@ MX_TEST(pipeline_refuses_what_cannot_be)
          "does not divide the 4 sequences"},
         {{"mesh=stage=2", "num_pipeline_repeats=2", "pipeline_schedule=gpipe"},
          "use the interleaved schedule"},
-        {{"mesh=stage=2", "profiler=trace"}, "profiler on a mesh with stages is not done"},
         {{"mesh=stage=2,data=2", "shard_optimizer_over_data=true"}, "with stages is not done yet"},
     };
     char folder[256];
@@ -166,5 +165,29 @@ MX_TEST(pipeline_refuses_what_cannot_be)
         MX_CHECK_ERROR(tiny_train(folder, "bad", (const char *[]){RUN, a[0], a[1], a[2], NULL}),
                        bad[i].says);
     }
+    mx_status_free(mx_io_remove_tree(NULL, folder));
+}
+
+/* Every F and B of every stage is in the trace, of the steps that were asked for. */
+MX_TEST(pipeline_is_in_the_profile)
+{
+    char folder[256], want[128];
+    tiny_folder(folder, sizeof folder);
+    const char *const args[] = {RUN, "mesh=stage=2,data=2", "per_device_batch_size=2",
+                                "num_pipeline_microbatches=4", "profile_steps=2:2", NULL};
+    MX_CHECK_OK(tiny_train(folder, "p", args));
+    char *trace = tiny_text(folder, "p", "profile/trace.json");
+    char *nodes = tiny_text(folder, "p", "profile/nodes.txt");
+    char *log = tiny_text(folder, "p", "log.txt");
+    for (int k = 0; k < 4; k++)
+        for (int stage = 1; stage <= 2; stage++) {
+            snprintf(want, sizeof want,
+                     "\"F %d\", \"cat\": \"forward\", \"ph\": \"X\", \"pid\": %d,", k, stage);
+            MX_CHECK(tiny_count(trace, want) == 2, "%s: %d times", want, tiny_count(trace, want));
+        }
+    MX_CHECK(tiny_count(trace, "\"cat\": \"backward\"") == 16, "%s", trace);
+    MX_CHECK(!strstr(trace, "\"step\": 1,"), "%s", trace);
+    MX_CHECK(strstr(nodes, "backward") && strstr(log, "stages were idle for"), "%s%s", nodes, log);
+    mx_free(trace), mx_free(nodes), mx_free(log);
     mx_status_free(mx_io_remove_tree(NULL, folder));
 }

@@ -111,34 +111,43 @@ MX_TEST(ranks_resume_with_the_bits_of_a_run_never_stopped)
     mx_status_free(mx_io_remove_tree(NULL, folder));
 }
 
-/* Ranks of different configurations are refused, and both sides name what differs. */
+/* Ranks of different configurations are refused, and rank 0 names what differs. */
 static int train_otherwise(int rank, void *ctx)
 {
     int bad;
     const char *const args[] = {RUN, rank ? "learning_rate=1" : "learning_rate=2", NULL};
     mx_status st = tiny_train(ctx, "x", args);
-    bad = !st || !strstr(mx_status_text(st), "was started otherwise than rank 0") ||
-          !strstr(mx_status_text(st), "it differs in learning_rate;");
+    bad = mx_status_code(st) != MX_USAGE ||
+          (rank ? *mx_status_text(st) != 0
+                : !strstr(mx_status_text(st), "was started otherwise than rank 0: it differs in "
+                                              "learning_rate;"));
     if (bad)
         printf("    rank %d: %s\n", rank, mx_status_text(st));
     mx_status_free(st);
     return bad;
 }
 
+typedef struct {
+    const char *folder, *text[2]; /* of each rank's file; NULL: it has none */
+    mx_code code;
+    const char *says; /* rank 0 */
+} other_data;
+
 /* The same path, on machines that have other files there. */
 static int train_on_other_data(int rank, void *ctx)
 {
+    const other_data *o = ctx;
     char dir[320];
-    snprintf(dir, sizeof dir, "%s/machine%d", (const char *)ctx, rank);
+    snprintf(dir, sizeof dir, "%s/machine%d", o->folder, rank);
     mx_status st = mx_io_make_dir(NULL, dir);
-    if (!st && chdir(dir) == 0)
-        st = mx_io_write_file(NULL, "t.txt", "one line\nand another\n", rank ? 21 : 9);
+    if (!st && chdir(dir) == 0 && o->text[rank])
+        st = mx_io_write_file(NULL, "t.txt", o->text[rank], strlen(o->text[rank]));
     if (!st)
-        st = tiny_train(ctx, "x", (const char *[]){"steps=2", "dataset_path=t.txt",
+        st = tiny_train(o->folder, "x", (const char *[]){"steps=2", "dataset_path=t.txt",
                                                    "vocab_size=300", "mesh=tensor=2",
                                                    "sharding_tolerance=1", NULL});
-    bool said = strstr(mx_status_text(st), "rank 1 has other data than rank 0");
-    int bad = !st || (rank ? *mx_status_text(st) : !said); /* rank 0 says it for all */
+    bool said = strstr(mx_status_text(st), o->says);
+    int bad = mx_status_code(st) != o->code || (rank ? *mx_status_text(st) != 0 : !said);
     if (bad)
         printf("    rank %d: %s\n", rank, mx_status_text(st));
     mx_status_free(st);
@@ -147,10 +156,18 @@ static int train_on_other_data(int rank, void *ctx)
 
 MX_TEST(ranks_with_different_data_are_refused)
 {
-    char folder[256];
-    tiny_folder(folder, sizeof folder);
-    ranks_run(2, train_on_other_data, folder);
-    mx_status_free(mx_io_remove_tree(NULL, folder));
+    static const char differs[] = "rank 1 has other data than rank 0";
+    other_data o[] = {
+        {.text = {"one line\n", "one line\nand another\n"}, .code = MX_USAGE, .says = differs},
+        {.text = {"one line\n", "one word\n"}, .code = MX_USAGE, .says = differs},
+        {.text = {"one line\n", NULL}, .code = MX_INPUT, .says = "has ended: t.txt: no such"}};
+    for (int i = 0; i < 3; i++) {
+        char folder[256];
+        tiny_folder(folder, sizeof folder);
+        o[i].folder = folder;
+        ranks_run(2, train_on_other_data, &o[i]);
+        mx_status_free(mx_io_remove_tree(NULL, folder));
+    }
 }
 
 MX_TEST(ranks_of_different_configurations_are_refused)

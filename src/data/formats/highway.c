@@ -1,11 +1,11 @@
 /* highway.c - HighwayHash64 in portable C.
  *
- * State: four lanes each of v0, v1, mul0, mul1 (64 bits). A packet of 32 bytes is added to v1;
- * each of v0 and v1 is multiplied (32 x 32 -> 64) into the mul lanes and then added to the other
- * after a fixed permutation of its bytes (the "zipper merge"), which spreads the well-mixed
- * middle bytes of a product. A last partial packet rotates v1 by its length; four rounds with
- * swapped lanes end it. The loops over four lanes vectorise. Reference: "Fast
- * keyed hash/pseudo-random function using SIMD multiply and permute".
+ * State: four lanes each of v0, v1, mul0, mul1 (64 bits). A packet of 32 bytes is added to v1; each
+ * of v0 and v1 is multiplied (32 x 32 -> 64) into the mul lanes and then added to the other after a
+ * fixed permutation of its bytes (the "zipper merge"), which spreads the well-mixed middle bytes of
+ * a product. A last partial packet rotates v1 by its length; four rounds with swapped lanes end it.
+ * The loops over four lanes vectorise. Reference: "Fast keyed hash/pseudo-random function using
+ * SIMD multiply and permute".
  */
 #include "data/formats/highway.h"
 

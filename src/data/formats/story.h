@@ -4,8 +4,8 @@
 
 #include "base/str.h"
 
-/* Appends document `index` of the corpus `seed` to `out`: some hundred bytes
- * of ASCII, ending in a newline. */
+/* Appends document `index` of the corpus `seed` to `out`: some hundred bytes of ASCII, ending in a
+ * newline. */
 void mx_story_write(mx_str *out, uint64_t seed, uint64_t index);
 
 #endif

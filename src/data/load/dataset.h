@@ -48,6 +48,8 @@ mx_status mx_dataset_next(mx_dataset *d, mx_cursor *c, mx_record *r, bool *end) 
 double mx_dataset_guess(const mx_dataset *d);
 int mx_dataset_files(const mx_dataset *d);
 uint64_t mx_dataset_hash(const mx_dataset *d);   /* of file names, sizes and order settings */
+/* Of some of the files' bytes, the same places whoever asks; from any thread. */
+mx_status mx_dataset_sample(const mx_dataset *d, uint64_t *hash) MX_MUST_USE;
 void mx_dataset_close(mx_dataset *d);            /* NULL is a no-op */
 
 /* --- mixtures --- */

@@ -73,6 +73,8 @@ mx_status mx_loader_ready(mx_loader *l) MX_MUST_USE;
 mx_status mx_loader_next(mx_loader *l, const mx_batch **batch) MX_MUST_USE;
 /* Where the data stands after the batch that was given last, as a small JSON object. */
 void mx_loader_position(const mx_loader *l, mx_str *json);
+/* A hash of some of the bytes of all its files, by which ranks know that they read the same. */
+mx_status mx_loader_sample(const mx_loader *l, uint64_t *hash) MX_MUST_USE;
 /* Refused when the data or the packing is not what the position was made with. */
 mx_status mx_loader_seek(mx_loader *l, const char *json, size_t n) MX_MUST_USE;
 /* What was found with sample_seconds: one a dataset, borrowed; NULL: nobody looked. */

@@ -8,6 +8,7 @@
  */
 #include "data/load/loader_impl.h"
 
+#include "base/rng.h"
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,6 +27,17 @@ void mx_loader_position(const mx_loader *l, mx_str *json)
                     (long long)c->index, (long long)c->file, (long long)c->record);
     }
     mx_str_addf(json, "], \"data\": \"%016llx\"}", (unsigned long long)l->hash);
+}
+
+mx_status mx_loader_sample(const mx_loader *l, uint64_t *hash)
+{
+    *hash = 0;
+    for (int k = 0; k < l->mixture.n; k++) {
+        uint64_t one;
+        MX_TRY(mx_dataset_sample(l->mixture.sets[k], &one));
+        *hash = mx_hash64(*hash, one);
+    }
+    return MX_OK;
 }
 
 static bool get(const json_t *o, const char *key, int64_t *out)

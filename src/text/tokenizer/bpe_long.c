@@ -1,10 +1,10 @@
 /* bpe_long.c - merging a word of any length in near-linear time.
  *
  * Merges happen in the order (rank, position). A single heap of all pairs would spend its time in
- * cache misses. Here each rank has its own queue of positions, and a
- * small heap holds the ranks that have any. Positions nearly always arrive in increasing order,
- * because a pass over one rank goes from left to right and creates pairs of another rank as it
- * goes; late-comers use a per-rank heap, so the worst case is n log n.
+ * cache misses. Here each rank has its own queue of positions, and a small heap holds the ranks
+ * that have any. Positions nearly always arrive in increasing order, because a pass over one rank
+ * goes from left to right and creates pairs of another rank as it goes; late-comers use a per-rank
+ * heap, so the worst case is n log n.
  *
  * A queued position is stale when the rank stored for its pair has changed since; it is skipped.
  */

@@ -192,10 +192,13 @@ static mx_status round_weight(const inputs *all, mx_session *s, const mx_gptq_fa
     MX_TRY_OUT(st, mx_alloc((void **)&w.w, sizeof *w.w * (size_t)n, name));
     MX_TRY_OUT(st, mx_alloc((void **)&c->codes, (size_t)n, name));
     MX_TRY_OUT(st, mx_alloc((void **)&c->scale, sizeof(float) * (size_t)(n / w.group), name));
+    if (mx_quant_form_zeros(all->of->write->form))
+        MX_TRY_OUT(st, mx_alloc((void **)&c->zero, (size_t)(n / w.group), name));
     w.codes = c->codes;
     w.scale = c->scale;
+    w.zero = c->zero;
     MX_TRY_OUT(st, mx_var_read(s, v, w.w));
-    MX_TRY_OUT(st, mx_gptq_round(f, &w));
+    MX_TRY_OUT(st, mx_gptq_round(f, &w, &all->out->outputs));
     MX_TRY_OUT(st, mx_var_write(s, v, w.w));
     all->out->n_calibrated++;
 out:
@@ -286,6 +289,7 @@ void mx_calibrated_fini(mx_calibrated *c)
         mx_free(c->changes.of[i].numbers);
         mx_free(c->changes.of[i].codes);
         mx_free(c->changes.of[i].scale);
+        mx_free(c->changes.of[i].zero);
     }
     mx_free(c->changes.of);
     mx_arena_fini(&c->arena);

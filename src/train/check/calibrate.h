@@ -15,6 +15,7 @@
 #ifndef MX_TRAIN_CALIBRATE_H
 #define MX_TRAIN_CALIBRATE_H
 
+#include "store/gptq.h"
 #include "store/quant_write.h"
 #include "train/check/perplexity.h"
 
@@ -33,6 +34,7 @@ typedef struct {
     mx_quant_changes changes; /* owns their numbers */
     mx_arena arena;           /* names */
     int n_calibrated;         /* matrices */
+    mx_gptq_outputs outputs;  /* gptq: of all of them */
 } mx_calibrated;
 
 mx_status mx_calibrate(const mx_model_ref *m, const mx_calibrate_of *of,

@@ -37,10 +37,12 @@ mx_status mx_perplexity(const mx_model_ref *m, const mx_perplexity_of *of, doubl
     double sum = 0;
     int64_t count = 0;
     mx_status st;
+    const mx_quantization *activations = NULL;
+    MX_TRY_OUT(st, mx_quant_activations(&activations, m->spec.json));
     MX_TRY_OUT(st, mx_session_open(&session, of->device, of->n_threads));
     mx_step_options o = {.kind = MX_STEP_LOSS, .shape = {.batch = 1, .seq = of->length},
                          .compile = {.compute = of->compute, .weights_fixed = true,
-                                     .quantization = mx_quant_activations(m->spec.json),
+                                     .quantization = activations,
                                      .n_threads = mx_session_threads(session)}};
     MX_TRY_OUT(st, mx_step_open(&step, session, &m->spec, &o));
     MX_TRY_OUT(st, mx_model_ref_weights(m, session, 0));

@@ -398,8 +398,8 @@ out:
     return st;
 }
 
-/* The golden's continuation: its first half is the prompt (12 of 24),
- * or 8 tokens where it is longer. */
+/* The golden's continuation: its first half is the prompt (12 of 24), or 8 tokens where it is
+ * longer. */
 static int64_t prompt_length(const verifier *v, const mx_st_tensor *t, const int32_t *ids)
 {
     int64_t n = 0, limit = t->dim[1] < v->seq ? t->dim[1] : v->seq;

@@ -1,6 +1,7 @@
 /* objective.c - the data of an objective, and the programs that it asks for. */
 #include "train/run/objective.h"
 
+#include "exec/forward.h"
 #include "exec/programs.h"
 #include <string.h>
 
@@ -26,19 +27,17 @@ void mx_beside_add(mx_beside *b, const char *name, double bytes)
 }
 
 mx_status mx_beside_step(mx_beside *b, const char *name, const mx_model_spec *m,
-                         const mx_step_options *o, bool own)
+                         const mx_step_options *o, mx_beside_how how)
 {
-    mx_step s = {0};
-    MX_TRY(mx_step_plan(&s, m, o));
-    const mx_plan_bytes *p = &s.program.bytes;
-    double bytes = p->inputs + p->variables[MX_VAR_CACHE];
-    for (int k = 0; k < MX_VAR_KIND_COUNT && own; k++)
-        bytes += k == MX_VAR_CACHE ? 0 : p->variables[k];
-    if (own)
-        bytes += p->activations + p->workspace;
-    mx_beside_add(b, name, bytes);
-    mx_step_close(&s);
-    return MX_OK;
+    mx_forward f;
+    double added, by_itself;
+    mx_status st = mx_forward_plan(&f, m, o, how.stages);
+    if (!st) {
+        mx_forward_bytes(&f, &added, &by_itself);
+        mx_beside_add(b, name, how.own ? by_itself : added);
+    }
+    mx_forward_close(&f);
+    return st;
 }
 
 double mx_beside_bytes(const mx_beside *b)

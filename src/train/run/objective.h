@@ -25,7 +25,7 @@ typedef enum {
     MX_ROWS_PAIRS,     /* a chosen answer and the rejected one, alternating */
 } mx_objective_rows;
 
-enum { MX_HOST_METRICS = 48 };
+enum { MX_HOST_METRICS = 56 };
 
 /* What is kept in memory beside the run's own programs: other models, caches. */
 enum { MX_BESIDE = 6 };
@@ -40,8 +40,13 @@ void mx_beside_add(mx_beside *b, const char *name, double bytes);
 double mx_beside_bytes(const mx_beside *b);
 /* Adds a program of another model, or of the run's own (then with weights and scratch memory that
  * are there), once compiled. */
+struct mx_forward_stages;
+typedef struct {
+    const struct mx_forward_stages *stages; /* NULL: one program */
+    bool own;
+} mx_beside_how;
 mx_status mx_beside_step(mx_beside *b, const char *name, const mx_model_spec *m,
-                         const struct mx_step_options *o, bool own) MX_MUST_USE;
+                         const struct mx_step_options *o, mx_beside_how how) MX_MUST_USE;
 
 /* An objective within a run; kept by the run, one for training. */
 typedef struct {
@@ -58,7 +63,9 @@ typedef struct {
     /* Of all ranks of a mesh, whose programs run together; NULL: there is none. */
     mx_comm *comm;
     const int *row_leader; /* (n_ranks): of the ranks with the same rows the first, by its number */
+    const struct mx_forward_stages *stages; /* (exec/forward.h) NULL: there are none */
     int64_t microbatch; /* rows of one on this rank */
+    int64_t fed;        /* rows that `feed` is asked for: a microbatch of training or evaluation */
     int64_t accumulation; /* microbatches of a step */
     const char *position; /* what `position` gave when the checkpoint was written; NULL: none */
     size_t n_position;
@@ -80,7 +87,6 @@ struct mx_objective {
     bool drops_long;   /* as in mx_pack_options */
     bool mean_of_microbatches; /* the loss is the mean of theirs, each a mean over what it has */
     bool balances; /* TRL adds the model's balance loss of experts, whatever its config says */
-    bool pipelines; /* may run in stages: no program but the step's is needed */
     bool is_nll; /* the loss is a mean over tokens of -log p: perplexity means something */
     /* Reads its keys into a struct in the arena; NULL: it has none. */
     mx_status (*read)(const mx_config *c, mx_arena *a, const void **settings);
@@ -100,6 +106,9 @@ struct mx_objective {
     void (*close)(mx_objective_run *o);
     mx_status (*next)(mx_objective_run *o, const mx_batch **b);
     mx_status (*feed)(mx_objective_run *o, mx_exec *e, const mx_batch *b, int64_t row);
+    /* In stages: runs the programs whose results `feed` needs, for all microbatches of b. There
+     * `feed` is called on each stage at a time of its own, where nobody could run them together. */
+    mx_status (*ahead)(mx_objective_run *o, const mx_batch *b);
     int (*report)(const mx_objective_run *o, mx_metric *out);
     /* Looks at the numbers of a step that is done: may the run go on? */
     mx_status (*check)(const mx_objective_run *o, int64_t step, const mx_metric *m, int n);

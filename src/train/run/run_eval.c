@@ -62,7 +62,11 @@ static mx_status add_evaluated(void *ctx, int microbatch, mx_exec *e)
 static mx_status evaluate_batch(evaluation *v)
 {
     mx_programs *p = &v->r->programs;
+    const mx_objective *o = v->r->goal.objective;
     mx_pipeline_feed feed = {feed_evaluated, add_evaluated, v};
+    v->r->goal.fed = v->r->request.eval_batch;
+    if (p->pipelined && o && o->ahead)
+        MX_TRY(o->ahead(&v->r->goal, v->b));
     if (p->pipelined)
         return mx_pipeline_run(&p->eval_pipeline, &feed);
     MX_TRY(feed_evaluated(v, 0, p->eval.exec));

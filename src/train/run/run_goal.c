@@ -13,23 +13,12 @@ static const int *row_leaders(mx_run *r)
     return first;
 }
 
-/* Answers are sampled by programs that no pipeline runs, and references are such programs. */
-static mx_status check_stages(mx_run *r, const mx_objective *o)
-{
-    const char *what = !o->pipelines ? mx_arena_printf(&r->arena, "maxc %s", o->verb)
-                       : *mx_config_text(r->c, "task_path") ? "sampling (task_path)"
-                                                            : NULL;
-    return what ? mx_mesh_without_stages(r->mesh_rank->mesh, what) : MX_OK;
-}
-
 mx_status mx_run_goal_read(mx_run *r)
 {
     const mx_objective *o = r->goal.objective;
     mx_step_options *s = &r->request.options;
     if (!o)
         return MX_OK;
-    if (r->mesh_rank)
-        MX_TRY(check_stages(r, o));
     if (strcmp(mx_config_text(r->c, "semantics"), "verl") == 0 && strcmp(o->verb, "grpo") != 0)
         return mx_fail(MX_USAGE, "%s: verl is about rewards; maxc %s has the semantics of trl and "
                        "maxtext", mx_config_where(r->c, "semantics"), o->verb);
@@ -61,6 +50,11 @@ static void tell(mx_run *r)
     if (r->mesh_rank) {
         o->comm = r->ranks.comm;
         o->row_leader = row_leaders(r);
+    }
+    if (r->programs.pipelined) { /* cut as the step is: they share its weights */
+        r->stages = (mx_forward_stages){r->request.pipeline, r->programs.stages};
+        r->stages.how.as = &r->programs.pipeline.cut;
+        o->stages = &r->stages;
     }
     o->position = r->at.loader;
     o->n_position = r->at.loader_bytes;

@@ -173,6 +173,7 @@ mx_status mx_run_ranks_open(mx_run *r)
         .say = say,
         .end = end,
         .ctx = r,
+        .told = &r->ranks.told,
     };
     if (r->ranks.launch.size > 1)
         MX_TRY(list_parts(r, &o));

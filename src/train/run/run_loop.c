@@ -103,20 +103,23 @@ static mx_status run_rank(const mx_run_start *s, const mx_mesh_rank *mesh_rank)
 {
     mx_run r;
     mx_status st = mx_run_open(&r, s, mesh_rank);
+    bool began = !st;
     if (!st && !r.claim.finished)
         st = loop(&r);
     if (st && r.ranks.coord && mx_status_code(st) != MX_STOPPED)
-        mx_coord_abort(r.ranks.coord, mx_status_text(st));
+        mx_coord_abort(r.ranks.coord, mx_status_code(st), mx_status_text(st));
     bool joined = r.ranks.coord && !r.ranks.leads; /* settings were compared */
     mx_run_profile_end(&r, true);
     mx_run_watch_close(&r, st);
     mx_run_close(&r);
-    if (joined && mx_status_code(st) == MX_USAGE && !is_of_another(mx_status_text(st))) {
-        /* Ranks have the same settings, so rank 0 has the same complaint, or was told of this. */
-        mx_status_free(st);
-        return mx_fail(MX_USAGE, "%s", "");
-    }
-    return st;
+    bool told = r.ranks.told;
+    /* Ranks have the same settings, so rank 0 has the same complaint, or was told of this. */
+    bool said = joined && mx_status_code(st) == MX_USAGE && !is_of_another(mx_status_text(st));
+    mx_code code = mx_status_code(st);
+    if (!st || code == MX_STOPPED || !(said || (told && !began)))
+        return st;
+    mx_status_free(st);
+    return mx_fail(code, "%s", "");
 }
 
 static mx_status virtual_rank(void *ctx, const mx_mesh_rank *mesh_rank)

@@ -286,16 +286,16 @@ static void say_host_memory(mx_run *r)
 
 void mx_run_say_plan(mx_run *r)
 {
-    char buf[32];
+    char buf[32], part[32];
+    int threads = mx_session_threads(r->session);
     mx_progress_say(&r->report.progress, "model: %s, %s parameters", r->model.family->name,
                     mx_format_count(buf, sizeof buf, r->plan.parameters));
     say_batch(r);
     mx_progress_say(&r->report.progress,
-                    "memory: %s planned, of which activations %.0f MiB; %.2f GFLOP a step; "
-                    "%d threads",
+                    "memory: %s planned, of which activations %s; %.2f GFLOP a step; %d thread%s",
                     mx_format_bytes(buf, sizeof buf, mx_run_planned_bytes(r)),
-                    (r->plan.activations + r->plan.workspace) / (1 << 20),
-                    r->report.flops_per_step / 1e9, mx_session_threads(r->session));
+                    mx_format_bytes(part, sizeof part, r->plan.activations + r->plan.workspace),
+                    r->report.flops_per_step / 1e9, threads, threads == 1 ? "" : "s");
     say_host_memory(r);
     say_without_choice(r, "deterministic=false", !mx_config_bool(r->c, "deterministic"));
     say_without_choice(r, "gemm_search=true", mx_config_bool(r->c, "gemm_search"));

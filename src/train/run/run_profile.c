@@ -8,10 +8,11 @@
  *     RUN/profile/nodes.txt    nodes by time, the same node of all layers added up
  *
  * FLOPs and bytes are those of mx_node_cost: what the node must compute and move, whatever its
- * kernel does. Other steps are not measured and cost nothing. On a GPU a measured step is launched
- * node by node, so it is slower than one that is replayed as a graph.
+ * kernel does. Of a pipeline the trace has the actions of all stages instead of nodes
+ * (run_profile_stages.c). Other steps are not measured and cost nothing. On a GPU a measured step
+ * is launched node by node, so it is slower than one that is replayed as a graph.
  */
-#include "train/run/run_state.h"
+#include "train/run/run_profile.h"
 
 #include "data/formats/json_scan.h"
 #include <stdlib.h>
@@ -19,20 +20,7 @@
 
 enum { SHOWN = 15 };
 
-typedef struct {
-    const char *name; /* "model.layers.*.mlp matmul" */
-    double seconds, flops, bytes;
-    int64_t n;
-} total;
-
-struct mx_run_profile {
-    int64_t first, last; /* steps, counted from 1 */
-    mx_str trace;
-    total *total;
-    int n_totals, cap_totals;
-    double began; /* of the first step, in the device's clock */
-    double sum;
-};
+typedef mx_profile_total total;
 
 /* "3:5"; a single number is one step. */
 static mx_status parse_range(const mx_config *c, const char *text, int64_t *first, int64_t *last)
@@ -51,7 +39,7 @@ mx_status mx_run_profile_open(mx_run *r)
 {
     const char *steps = mx_config_text(r->c, "profile_steps");
     bool trace = strcmp(mx_config_text(r->c, "profiler"), "trace") == 0;
-    if ((!*steps && !trace) || !r->ranks.leads)
+    if ((!*steps && !trace) || !(r->ranks.leads || r->programs.pipelined))
         return MX_OK;
     mx_run_profile *p = MX_NEW(&r->arena, mx_run_profile);
     p->first = r->at.step + 1 + mx_config_int(r->c, "skip_first_n_steps_for_profiler");
@@ -76,6 +64,10 @@ void mx_run_profile_begin(mx_run *r)
     int64_t step = r->at.step + 1;
     if (!p || step < p->first || step > p->last)
         return;
+    if (r->programs.pipelined) {
+        mx_run_profile_stages_begin(r);
+        return;
+    }
     measure(r, r->batch.now, true);
     measure(r, r->programs.accumulates ? r->programs.apply.exec : NULL, true);
 }
@@ -93,6 +85,26 @@ static total *find_total(mx_run *r, const char *label)
     return &p->total[p->n_totals++];
 }
 
+void mx_run_profile_add(mx_run *r, const mx_profile_event *e)
+{
+    mx_run_profile *p = r->report.profile;
+    double seconds = e->ended - e->began, per = seconds > 0 ? 1e-9 / seconds : 0;
+    mx_str_add(&p->trace, p->trace.len ? ",\n" : "{\"traceEvents\": [\n");
+    mx_str_add(&p->trace, "{\"name\": ");
+    mx_json_write_string(&p->trace, e->label, strlen(e->label));
+    mx_str_addf(&p->trace,
+                ", \"cat\": \"%s\", \"ph\": \"X\", \"pid\": %d, \"tid\": %d, \"ts\": %.3f, "
+                "\"dur\": %.3f, \"args\": {\"step\": %lld, \"GFLOP/s\": %.3f, \"GB/s\": %.3f}}",
+                e->kind, e->process, e->thread, 1e6 * (e->began - p->began), 1e6 * seconds,
+                (long long)r->at.step + 1, e->cost.flops * per, e->cost.bytes * per);
+    total *t = find_total(r, e->total);
+    t->seconds += seconds;
+    t->flops += e->cost.flops;
+    t->bytes += e->cost.bytes;
+    t->n++;
+    p->sum += seconds;
+}
+
 void mx_run_profile_take(mx_run *r, const mx_exec *e)
 {
     mx_run_profile *p = r->report.profile;
@@ -102,23 +114,9 @@ void mx_run_profile_take(mx_run *r, const mx_exec *e)
         p->began = e->took[0];
     for (int i = 0; i < e->n_steps; i++) {
         const mx_exec_step *s = &e->step[i];
-        mx_cost c = s->cost;
-        double begin = e->took[2 * i] - p->began, seconds = e->took[2 * i + 1] - e->took[2 * i];
-        double per = seconds > 0 ? 1e-9 / seconds : 0;
-        mx_str_add(&p->trace, p->trace.len ? ",\n" : "{\"traceEvents\": [\n");
-        mx_str_add(&p->trace, "{\"name\": ");
-        mx_json_write_string(&p->trace, s->label, strlen(s->label));
-        mx_str_addf(&p->trace,
-                    ", \"cat\": \"%s\", \"ph\": \"X\", \"pid\": 1, \"tid\": %d, \"ts\": %.3f, "
-                    "\"dur\": %.3f, \"args\": {\"step\": %lld, \"GFLOP/s\": %.3f, \"GB/s\": %.3f}}",
-                    s->op->name, s->beside ? 2 : 1, 1e6 * begin, 1e6 * seconds,
-                    (long long)r->at.step + 1, c.flops * per, c.bytes * per);
-        total *t = find_total(r, s->label);
-        t->seconds += seconds;
-        t->flops += c.flops;
-        t->bytes += c.bytes;
-        t->n++;
-        p->sum += seconds;
+        mx_run_profile_add(
+            r, &(mx_profile_event){s->label, s->op->name, s->label, 1, s->beside ? 2 : 1,
+                                   e->took[2 * i], e->took[2 * i + 1], s->cost});
     }
 }
 
@@ -176,6 +174,8 @@ void mx_run_profile_end(mx_run *r, bool run_is_over)
         return;
     measure(r, r->batch.now, false);
     measure(r, r->programs.accumulates ? r->programs.apply.exec : NULL, false);
+    if (r->programs.pipelined)
+        mx_run_profile_stages_end(r);
     if (p->n_totals) {
         qsort(p->total, (size_t)p->n_totals, sizeof *p->total, by_seconds);
         mx_status st = write_all(r);

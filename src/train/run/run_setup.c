@@ -247,20 +247,25 @@ static void say_bytes(mx_run *r)
                     (long long)vocab, r->weights_dir ? " or lies beside the weights" : "");
 }
 
-/* Every rank reads files of its own machine. A place in the data says what they are. */
+/* Every rank reads files of its own machine. A place in the data says what they are called and how
+ * long they are; that, and a sample of what is in them. */
 static mx_status check_same_data(mx_run *r, mx_loader *l, const char *keys)
 {
     mx_str place = {0};
-    uint64_t *all = MX_NEW_N(&r->arena, uint64_t, r->ranks.comm->size);
+    uint64_t mine, *all = MX_NEW_N(&r->arena, uint64_t, r->ranks.comm->size);
+    if (r->ranks.comm->size == 1)
+        return MX_OK;
+    MX_TRY(mx_loader_sample(l, &mine));
     mx_loader_position(l, &place);
-    uint64_t mine = mx_digest_of(place.text, place.len).lo;
+    mx_str_addf(&place, " %016llx", (unsigned long long)mine);
+    mine = mx_digest_of(place.text, place.len).lo;
     mx_str_fini(&place);
     MX_TRY(mx_comm_gather(r->ranks.comm, &mine, sizeof mine, all));
     for (int k = 1; k < r->ranks.comm->size; k++)
         if (all[k] != all[0])
             return mx_fail(MX_USAGE,
-                           "rank %d has other data than rank 0: names or sizes of its files, or "
-                           "its tokenizer, differ; give all ranks the same files (%s)",
+                           "rank %d has other data than rank 0: names, sizes or contents of its "
+                           "files, or its tokenizer, differ; give all ranks the same files (%s)",
                            k, keys);
     return MX_OK;
 }

@@ -7,6 +7,7 @@
 #include "dist/comm_group.h"
 #include "store/run_lock.h"
 #include "exec/batch_plan.h"
+#include "exec/forward.h"
 #include "train/report/goodput.h"
 #include "train/report/metrics.h"
 #include "exec/plan.h"
@@ -60,6 +61,7 @@ typedef struct {
     mx_comm_groups *groups; /* of processes on a mesh, by its axes; NULL: none */
     mx_comm *writers; /* the same ranks, for the writers of checkpoints; NULL: none or alone */
     bool leads;       /* this is rank 0 */
+    bool told;        /* rank 0 says why the run fails (coord.h) */
     int data_rank, data_ranks; /* who has which rows of a batch */
     bool stops, writer_busy;   /* some rank was asked to stop, is still writing a checkpoint */
     int64_t failed_saves;      /* in a row, as far as any rank knows */
@@ -144,6 +146,7 @@ typedef struct {
     const mx_config *c;
     mx_arena arena;
     mx_objective_run goal; /* objective NULL: none */
+    mx_forward_stages stages; /* what it runs beside the steps, on a mesh with stages */
     /* NULL: one device, or processes that each have the whole model */
     const mx_mesh_rank *mesh_rank;
     const char *folder;
@@ -221,6 +224,10 @@ mx_status mx_run_profile_open(mx_run *r) MX_MUST_USE;
 void mx_run_profile_begin(mx_run *r);
 void mx_run_profile_take(mx_run *r, const mx_exec *e); /* e has run */
 void mx_run_profile_end(mx_run *r, bool run_is_over);
+/* run_profile_stages.c: a pipeline. Each step that is measured, on all ranks. */
+void mx_run_profile_stages_begin(mx_run *r);
+mx_status mx_run_profile_stages_take(mx_run *r) MX_MUST_USE;
+void mx_run_profile_stages_end(mx_run *r);
 /* run_stage.c: the batch, and the program of its size. */
 mx_status mx_run_stage_open(mx_run *r) MX_MUST_USE;
 void mx_run_stage_close(mx_run *r);

@@ -209,6 +209,12 @@ static int64_t dropout_seed(const mx_run *r, int64_t step, int64_t microbatch)
     return number + (mx_config_int(r->c, "init_weights_seed") << 40);
 }
 
+/* Ranks of a mesh have one microbatch together. */
+static float aux_scale(const mx_run *r, const mx_inflight_step *f)
+{
+    return 1.0f / (float)(f->microbatches * (r->mesh_rank ? 1 : r->ranks.data_ranks));
+}
+
 /* --- as a pipeline --- */
 
 typedef struct {
@@ -222,6 +228,8 @@ static mx_status write_microbatch(void *ctx, int microbatch, mx_exec *e)
 {
     const stage_feed *s = ctx;
     int64_t seed = dropout_seed(s->r, s->f->step, microbatch);
+    float aux = aux_scale(s->r, s->f);
+    MX_TRY(mx_exec_write(e, "aux_scale", &aux));
     MX_TRY(mx_exec_write(e, "dropout_seed", &seed));
     return mx_run_feed(s->r, e, s->b, microbatch * s->r->batch.microbatch, s->scale);
 }
@@ -237,20 +245,23 @@ static mx_status run_pipeline(mx_run *r, const mx_batch *b, mx_inflight_step *f,
 {
     stage_feed feed = {r, b, f, scale};
     int n = update_at(r, 0);
+    if (r->goal.objective && r->goal.objective->ahead)
+        MX_TRY(r->goal.objective->ahead(&r->goal, b));
     MX_TRY(mx_pipeline_run(&r->programs.pipeline,
                            &(mx_pipeline_feed){write_microbatch, read_microbatch, &feed}));
     MX_TRY(mx_readback_mark(&f->got));
     MX_TRY(mx_readback_wait(&f->got));
     for (int i = 0; i < n && !mx_run_speaks(r); i++)
         f->got.value[i] = 0;
-    return mx_comm_sum_f32(r->ranks.comm, &(mx_span){f->got.value, n}, 1);
+    MX_TRY(mx_comm_sum_f32(r->ranks.comm, &(mx_span){f->got.value, n}, 1));
+    return mx_run_profile_stages_take(r);
 }
 
 static mx_status run_programs(mx_run *r, const mx_batch *b, mx_inflight_step *f)
 {
     f->microbatches = microbatches_of(r, b);
-    /* Ranks of a mesh have one microbatch together. */
-    float aux = 1.0f / (float)(f->microbatches * (r->mesh_rank ? 1 : r->ranks.data_ranks));
+    r->goal.fed = r->batch.microbatch;
+    float aux = aux_scale(r, f);
     mx_exec *each = r->batch.now, *last = r->programs.accumulates ? r->programs.apply.exec : each;
     if (r->programs.pipelined)
         MX_TRY(run_pipeline(r, b, f, scale_of(r, b, f, 0)));

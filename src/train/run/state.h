@@ -29,8 +29,8 @@ typedef struct {
     const char *config; /* borrows: goes along as maxc_config.yml; NULL: none */
 } mx_run_state;
 
-/* Saves weights, optimizer state and `st` as checkpoint st->step. `files` go
- * along (NULL: none). The write goes on in the background. */
+/* Saves weights, optimizer state and `st` as checkpoint st->step. `files` go along (NULL: none).
+ * The write goes on in the background. */
 mx_status mx_state_save(mx_ckpt *c, mx_session *s, const mx_model_spec *m, const mx_run_state *st,
                         double metric, const mx_model_files *files) MX_MUST_USE;
 /* Gets the snapshot's memory, so that the first save takes no longer than the others. */
