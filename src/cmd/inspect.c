@@ -18,6 +18,7 @@
 #include "cmd/verb.h"
 #include "models/model.h"
 #include "store/hf_dir.h"
+#include "store/quant_hints.h"
 #include "text/tokenizer/tokenizer.h"
 #include "text/tokenizer/tokenizer_files.h"
 
@@ -159,6 +160,18 @@ static void show_sizes(report *r, const mx_model_spec *m)
         mx_str_addf(&r->out, "context: %lld\n", (long long)m->summary.max_positions);
 }
 
+/* How weights are stored, or why they cannot be read. */
+static void show_quantization(report *r, const json_t *config)
+{
+    mx_quant_hints h;
+    mx_status st = mx_quant_hints_read(&h, config, "config.json");
+    if (st)
+        mx_str_addf(&r->out, "quantization: not read: %s\n", mx_status_text(st));
+    else if (h.method)
+        mx_str_addf(&r->out, "quantization: %s\n", h.method);
+    mx_status_free(st);
+}
+
 /* The family, its sizes and the number of weights of a folder with config.json and weights. */
 static mx_status show_model(report *r)
 {
@@ -175,6 +188,7 @@ static mx_status show_model(report *r)
                 (long long)n, mx_format_bytes(size, sizeof size, (double)dir.total_bytes));
     if (!st)
         show_sizes(r, &m);
+    show_quantization(r, dir.config);
     mx_status_free(st); /* a model we cannot run can be looked at */
     mx_model_spec_fini(&m);
     mx_hf_dir_close(&dir);

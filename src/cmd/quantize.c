@@ -8,6 +8,7 @@
 #include "train/check/perplexity.h"
 #include "train/input/tokenizer_path.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -83,11 +84,19 @@ static mx_status check_calibration(const mx_config *c)
     return MX_OK;
 }
 
+/* NULL: weights are not stored so. */
+static const mx_quant_form *form_of(const mx_config *c)
+{
+    const char *name = mx_config_text(c, "quantization");
+    bool zeros = strcmp(name, "int4") == 0 && !mx_config_bool(c, "symmetric");
+    return mx_quant_form_find(zeros ? "int4_asymmetric" : name);
+}
+
 static mx_status check(mx_invocation *inv, const mx_model_ref *m)
 {
     const char *output = mx_config_text(inv->config, "output");
     const char *name = mx_config_text(inv->config, "quantization");
-    if (!mx_quant_form_find(name))
+    if (!form_of(inv->config) || strcmp(name, "int4_asymmetric") == 0)
         return mx_fail(MX_USAGE, "%s: weights are stored as quantization=fp8, fp8_blockwise, int8, "
                        "int4 or nf4, not as `%s`", mx_config_where(inv->config, "quantization"),
                        name);
@@ -95,6 +104,8 @@ static mx_status check(mx_invocation *inv, const mx_model_ref *m)
     if (mx_config_bool(inv->config, "quantize_activations") && !rows)
         return mx_fail(MX_USAGE, "quantize_activations=true goes with quantization=fp8 or int8, "
                        "not with %s", name);
+    if (!mx_config_bool(inv->config, "symmetric") && strcmp(name, "int4") != 0)
+        return mx_fail(MX_USAGE, "symmetric=false goes with quantization=int4, not with %s", name);
     if (!*output)
         return mx_fail(MX_USAGE, "output=DIR is missing: the folder to write");
     if (access(output, F_OK) == 0)
@@ -129,6 +140,9 @@ static mx_status calibrate(mx_invocation *inv, const mx_model_ref *m, mx_quant_w
     o->actorder = gptq && of.act_order ? "weight" : NULL;
     printf("calibrated   %d weights by %s, %lld tokens of %s\n", out->n_calibrated, method,
            (long long)(ids.n / WINDOW * WINDOW), mx_config_text(c, "calibration_text"));
+    if (gptq && out->outputs.whole > 0)
+        printf("             outputs of these weights are off by %.3g %%\n",
+               100 * sqrt(fmax(out->outputs.lost, 0) / out->outputs.whole));
 out:
     mx_tokens_fini(&ids);
     return st;
@@ -143,7 +157,7 @@ static mx_status run(mx_invocation *inv)
     mx_calibrated calibrated = {0};
     mx_quant_written w = {0};
     const char *output = mx_config_text(c, "output");
-    mx_quant_write_options o = {.form = mx_quant_form_find(mx_config_text(c, "quantization")),
+    mx_quant_write_options o = {.form = form_of(c),
                                 .group = mx_config_int(c, "group_size"),
                                 .activations = mx_config_bool(c, "quantize_activations"),
                                 .keep = mx_config_text(c, "keep")};
@@ -186,6 +200,9 @@ static const mx_key keys[] = {
     {"group_size", MX_KEY_INT, 0, "128", "8..4096",
      "of int4: weights of a row under one scale", 0, 0, 0,
      "group_size=32 output=quantized quantization=int4", SEEN},
+    {"symmetric", MX_KEY_BOOL, 0, "true", 0,
+     "of int4: codes lie around 0; false: each group has a zero point of its own too", 0, 0, 0,
+     "symmetric=false output=quantized quantization=int4", SEEN},
     {"quantize_activations", MX_KEY_BOOL, 0, "false", 0,
      "fp8, int8: who loads it computes with 8-bit activations too, a scale for each token", 0, 0, 0,
      "quantize_activations=true output=quantized quantization=int8", SEEN},

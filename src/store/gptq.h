@@ -11,12 +11,15 @@
  *
  * act_order: columns of the largest H[j, j] go first. Scales are then those of the weight as it
  * was, so that groups are columns that lie side by side whatever the order (compressed-tensors'
- * actorder
- * "weight"), and no loader needs to know of it. Otherwise a group's scale is chosen when its first
- * column is reached.
+ * actorder "weight"), and no loader needs to know of it. Otherwise a group's scale is chosen when
+ * its first column is reached.
  *
- * Reference: Frantar et al., GPTQ: Accurate Post-Training Quantization for Generative Pre-trained
- * Transformers, 2022.
+ * Coordinate descent then goes on from there: a code is set anew, the others given, and so is a
+ * scale, wherever that makes tr(E H E^T) less, E the error of the weight. It can only be less, and
+ * what GPTQ could not make good in its last columns mostly is.
+ *
+ * References: Frantar et al., GPTQ: Accurate Post-Training Quantization for Generative Pre-trained
+ * Transformers, 2022; Behdin et al., QuantEase, 2023 (coordinate descent).
  */
 #ifndef MX_STORE_GPTQ_H
 #define MX_STORE_GPTQ_H
@@ -28,6 +31,8 @@
 typedef struct {
     int64_t n;
     float *u;       /* (n, n); what is below the diagonal is 0 */
+    float *h;       /* (n, n): H with its diagonal raised, columns in their own order; owns it */
+    float *diagonal; /* (n): of h; owns it */
     int32_t *order; /* (n): the column that is rounded j-th */
     bool act_order;
 } mx_gptq_factor;
@@ -47,7 +52,14 @@ typedef struct {
     float *w;
     uint8_t *codes;
     float *scale;
+    int8_t *zero; /* of int4, beside scale; NULL: no zero points */
 } mx_gptq_weight;
-mx_status mx_gptq_round(const mx_gptq_factor *f, const mx_gptq_weight *w) MX_MUST_USE;
+/* Squares of the outputs on the text, W x, and of what is lost of them, E x: sums over all rows. */
+typedef struct {
+    double whole, lost;
+} mx_gptq_outputs;
+/* Adds to *out. */
+mx_status mx_gptq_round(const mx_gptq_factor *f, const mx_gptq_weight *w,
+                        mx_gptq_outputs *out) MX_MUST_USE;
 
 #endif

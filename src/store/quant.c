@@ -7,6 +7,7 @@
  */
 #include "store/quant.h"
 #include "store/quant_gptq.h"
+#include "store/quant_hints.h"
 #include "store/quant_nf4.h"
 
 #include "base/str.h"
@@ -17,17 +18,9 @@
 
 enum { MAX_LISTED = 20, MAX_NAME = 4200 };
 
-/* What config.json says; zero when it says nothing. */
-typedef struct {
-    int64_t block_rows, block_cols;
-    int bits;
-    bool has_gptq;
-    mx_gptq_hints gptq;
-} hints;
-
 typedef struct {
     const mx_hf_dir *dir;
-    hints hints;
+    mx_quant_hints hints;
     mx_quant_set *q;
     mx_str wrong;
     int n_wrong;
@@ -373,39 +366,6 @@ static bool pair_one(pairing *p, const mx_st_tensor *t, mx_quant_tensor *w)
     return true;
 }
 
-static mx_status read_hints(const mx_hf_dir *d, hints *h)
-{
-    static const char *const known[] = {"fp8", "mxfp4", "compressed-tensors", "fbgemm_fp8",
-                                        "bitsandbytes", "gptq", "awq"};
-    const json_t *c = json_object_get(d->config, "quantization_config"), *group;
-    *h = (hints){0};
-    if (!json_is_object(c))
-        c = json_object_get(json_object_get(d->config, "text_config"), "quantization_config");
-    const char *method = json_string_value(json_object_get(c, "quant_method"));
-    bool good = !method;
-    for (size_t i = 0; !good && i < sizeof known / sizeof *known; i++)
-        good = strcmp(method, known[i]) == 0;
-    if (!good)
-        return mx_fail(MX_INPUT,
-                       "%s/config.json: quantization method \"%.40s\" is not supported (fp8, "
-                       "mxfp4, compressed-tensors, bitsandbytes, gptq and awq are); use the "
-                       "model's unquantised weights",
-                       d->path, method);
-    MX_TRY(mx_status_wrap(mx_gptq_hints_read(c, method, &h->gptq, &h->has_gptq), "%s", d->path));
-    const json_t *block = json_object_get(c, "weight_block_size");
-    h->block_rows = json_integer_value(json_array_get(block, 0));
-    h->block_cols = json_integer_value(json_array_get(block, 1));
-    const char *key;
-    json_t *groups = json_object_get(c, "config_groups");
-    json_object_foreach(groups, key, group)
-    {
-        json_int_t bits =
-            json_integer_value(json_object_get(json_object_get(group, "weights"), "num_bits"));
-        h->bits = h->bits && h->bits != bits ? 0 : bits > 0 && bits <= 8 ? (int)bits : 0;
-    }
-    return MX_OK;
-}
-
 static int by_name(const void *a, const void *b)
 {
     return strcmp(((const mx_quant_tensor *)a)->name, ((const mx_quant_tensor *)b)->name);
@@ -415,7 +375,9 @@ mx_status mx_quant_open(mx_quant_set *q, const mx_hf_dir *dir)
 {
     *q = (mx_quant_set){0};
     pairing p = {.dir = dir, .q = q};
-    MX_TRY(read_hints(dir, &p.hints));
+    char where[MAX_NAME];
+    snprintf(where, sizeof where, "%s/config.json", dir->path);
+    MX_TRY(mx_quant_hints_read(&p.hints, dir->config, where));
     q->tensors = MX_NEW_N(&q->arena, mx_quant_tensor, dir->n_tensors);
     for (int64_t i = 0; i < dir->n_tensors; i++)
         if (pair_one(&p, dir->tensors[i], &q->tensors[q->n_tensors])) {

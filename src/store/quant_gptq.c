@@ -44,13 +44,14 @@ mx_status mx_gptq_hints_read(const json_t *config, const char *method, mx_gptq_h
     h->group = json_integer_value(json_object_get(config, "group_size"));
     h->bits = bits == 8 ? 8 : 4;
     if ((bits != 4 && bits != 8) || (h->awq && bits != 4))
-        return mx_fail(MX_INPUT, "config.json: %s with %lld bits; 4 are read, and 8 of gptq",
-                       method, (long long)bits);
+        return mx_fail(MX_INPUT, "quantization_config: %s with %lld bits; 4 are read, and 8 of "
+                       "gptq", method, (long long)bits);
     if (h->awq && version && strcmp(version, "gemm") != 0 && strcmp(version, "GEMM") != 0)
-        return mx_fail(MX_INPUT, "config.json: awq of version \"%.20s\"; gemm is read", version);
+        return mx_fail(MX_INPUT, "quantization_config: awq of version \"%.20s\"; gemm is read",
+                       version);
     if (format && strcmp(format, "gptq") != 0 && !h->second_format && !h->awq)
-        return mx_fail(MX_INPUT, "config.json: checkpoint_format \"%.20s\"; gptq and gptq_v2 are "
-                       "read", format);
+        return mx_fail(MX_INPUT, "quantization_config: checkpoint_format \"%.20s\"; gptq and "
+                       "gptq_v2 are read", format);
     return MX_OK;
 }
 

@@ -22,6 +22,7 @@ enum { MAX_PARTS = 4, BLOCK = MX_QUANT_BLOCK };
 typedef struct {
     int64_t rows, cols, group;
     float *x;
+    bool zeros;                   /* groups have zero points */
     const mx_quant_change *given; /* its codes and scales are taken as they are; NULL: none */
     void *part[MAX_PARTS];
     size_t bytes[MAX_PARTS];
@@ -75,19 +76,24 @@ static bool any_size(int64_t rows, int64_t cols, int64_t group)
     return rows > 0 && cols > 0;
 }
 
-/* A row, or a group of one, as a byte each: those that are given, or the nearest. The scale. */
-static float codes_of(made *m, mx_code_kind kind, int64_t at, int64_t n, uint8_t *q)
+/* A row, or a group of one, as a byte each: those that are given, or the nearest. The grid. */
+static mx_code_grid codes_of(made *m, mx_code_kind kind, int64_t at, int64_t n, uint8_t *q)
 {
-    float s;
-    if (m->given) {
-        memcpy(q, m->given->codes + at, (size_t)n);
-        s = m->given->scale[at / n];
+    const mx_quant_change *c = m->given;
+    mx_code_grid g = {0};
+    if (c) {
+        memcpy(q, c->codes + at, (size_t)n);
+        g = (mx_code_grid){c->scale[at / n], c->zero ? c->zero[at / n] : 0};
+    } else if (m->zeros) {
+        g = mx_code_fit(kind, m->x + at, NULL, n, true);
+        for (int64_t i = 0; i < n; i++)
+            q[i] = mx_grid_code(kind, g, m->x[at + i]);
     } else {
-        s = mx_encode(kind, m->x + at, n, q);
+        g.scale = mx_encode(kind, m->x + at, n, q);
     }
     for (int64_t i = 0; i < n; i++)
-        add_error(m, m->x[at + i], mx_code_value(kind, q[i]) * (double)s);
-    return s;
+        add_error(m, m->x[at + i], (mx_code_value(kind, q[i]) - g.zero) * (double)g.scale);
+    return g;
 }
 
 static uint16_t bf16_of(float s)
@@ -99,7 +105,7 @@ static void make_rows(made *m, mx_code_kind kind)
 {
     for (int64_t r = 0; r < m->rows; r++)
         ((uint16_t *)m->part[1])[r] = bf16_of(
-            codes_of(m, kind, r * m->cols, m->cols, (uint8_t *)m->part[0] + r * m->cols));
+            codes_of(m, kind, r * m->cols, m->cols, (uint8_t *)m->part[0] + r * m->cols).scale);
 }
 
 static void make_fp8(made *m)
@@ -145,11 +151,13 @@ static void make_blocks(made *m)
 
 /* --- groups of 4 bits --- */
 
+enum { PACKED, SCALE, SHAPE, ZERO }; /* parts */
+
 static int packed_dims(const made *m, int i, int64_t dim[2])
 {
-    dim[0] = i == 2 ? 2 : m->rows;
-    dim[1] = i ? m->cols / m->group : m->cols / 8;
-    return i == 2 ? 1 : 2;
+    dim[0] = i == SHAPE ? 2 : i == ZERO ? (m->rows + 7) / 8 : m->rows;
+    dim[1] = i == PACKED ? m->cols / 8 : m->cols / m->group;
+    return i == SHAPE ? 1 : 2;
 }
 
 static bool whole_groups(int64_t rows, int64_t cols, int64_t group)
@@ -157,17 +165,25 @@ static bool whole_groups(int64_t rows, int64_t cols, int64_t group)
     return rows > 0 && cols % 8 == 0 && cols % group == 0;
 }
 
+/* Zero points are packed over rows, 8 in a word, with 8 added to each. */
 static void make_packed(made *m)
 {
     int64_t n = m->group, groups = m->cols / n;
-    uint8_t *one = mx_realloc(NULL, (size_t)n), *q = m->part[0];
+    uint8_t *one = mx_realloc(NULL, (size_t)n), *q = m->part[PACKED];
+    uint32_t *zero = m->part[ZERO];
+    if (m->zeros)
+        memset(zero, 0, m->bytes[ZERO]);
     for (int64_t g = 0; g < m->rows * groups; g++, q += n / 2) {
-        ((uint16_t *)m->part[1])[g] = bf16_of(codes_of(m, MX_CODE_INT4, g * n, n, one));
+        mx_code_grid grid = codes_of(m, MX_CODE_INT4, g * n, n, one);
+        ((uint16_t *)m->part[SCALE])[g] = bf16_of(grid.scale);
+        int64_t row = g / groups;
+        if (m->zeros)
+            zero[row / 8 * groups + g % groups] |= (uint32_t)(grid.zero + 8) << row % 8 * 4;
         for (int64_t k = 0; k < n; k += 2)
             q[k / 2] = (uint8_t)(one[k] | one[k + 1] << 4);
     }
     mx_free(one);
-    memcpy(m->part[2], (int64_t[]){m->rows, m->cols}, 2 * sizeof(int64_t));
+    memcpy(m->part[SHAPE], (int64_t[]){m->rows, m->cols}, 2 * sizeof(int64_t));
 }
 
 /* --- NF4 --- */
@@ -219,6 +235,9 @@ static const mx_quant_form forms[] = {
     {"int4", "compressed-tensors", "pack-quantized",
      {{"_packed", MX_ST_I32}, {"_scale", MX_ST_BF16}, {"_shape", MX_ST_I64}}, 3, 4, false,
      packed_dims, whole_groups, make_packed},
+    {"int4_asymmetric", "compressed-tensors", "pack-quantized",
+     {{"_packed", MX_ST_I32}, {"_scale", MX_ST_BF16}, {"_shape", MX_ST_I64},
+      {"_zero_point", MX_ST_I32}}, 4, 4, false, packed_dims, whole_groups, make_packed},
     {"fp8_blockwise", "fp8", NULL, {{"", MX_ST_F8_E4M3}, {"_scale_inv", MX_ST_F32}}, 2, 8, true,
      block_dims, any_size, make_blocks},
     {"nf4", "bitsandbytes", NULL,
@@ -237,6 +256,11 @@ const mx_quant_form *mx_quant_form_find(const char *name)
 mx_code_kind mx_quant_form_codes(const mx_quant_form *f)
 {
     return f->bits == 4 ? MX_CODE_INT4 : f->is_float ? MX_CODE_E4M3 : MX_CODE_INT8;
+}
+
+bool mx_quant_form_zeros(const mx_quant_form *f)
+{
+    return f->make == make_packed && f->n_parts > ZERO;
 }
 
 /* --- writing --- */
@@ -265,7 +289,8 @@ static void let_go(writing *w)
 
 static made sized(const writing *w, const mx_quant_tensor *t)
 {
-    return (made){.rows = t->dim[0], .cols = t->dim[1], .group = w->o->group};
+    return (made){.rows = t->dim[0], .cols = t->dim[1], .group = w->o->group,
+                  .zeros = mx_quant_form_zeros(w->o->form)};
 }
 
 /* Elements of a weight as they are to be quantized or copied. */
@@ -392,8 +417,8 @@ static json_t *numbers_of(const mx_quant_form *f, const char *strategy, int64_t 
                           const char *actorder)
 {
     json_t *j = json_pack("{s:i, s:s, s:b, s:s, s:b}", "num_bits", f->bits, "type",
-                          f->is_float ? "float" : "int", "symmetric", 1, "strategy", strategy,
-                          "dynamic", strcmp(strategy, "token") == 0);
+                          f->is_float ? "float" : "int", "symmetric", !mx_quant_form_zeros(f),
+                          "strategy", strategy, "dynamic", strcmp(strategy, "token") == 0);
     if (group)
         json_object_set_new(j, "group_size", json_integer(group));
     if (actorder && strcmp(strategy, "token") != 0)

@@ -6,6 +6,8 @@
  *     int8            I8; weight_scale BF16 (R, 1)                             compressed-tensors
  *     int4            weight_packed I32 (R, C / 8), low nibble first;          compressed-tensors
  *                     weight_scale BF16 (R, C / group); weight_shape I64 (2)
+ *     int4_asymmetric the same; weight_zero_point I32 (R / 8, C / group),      compressed-tensors
+ *                     packed over rows
  *     fp8_blockwise   F8_E4M3; weight_scale_inv F32, 128 x 128                 fp8 (DeepSeek V3)
  *     nf4             U8 (R C / 2, 1), high nibble first; weight.absmax F32    bitsandbytes
  *                     for 64 numbers, weight.quant_map F32 (16), and a JSON
@@ -29,6 +31,7 @@ typedef struct mx_quant_form mx_quant_form;
 const mx_quant_form *mx_quant_form_find(const char *name);
 /* The codes of fp8, int8 and int4. */
 mx_code_kind mx_quant_form_codes(const mx_quant_form *f);
+bool mx_quant_form_zeros(const mx_quant_form *f); /* do groups have zero points? */
 
 typedef struct {
     int64_t n_quantized, n_kept; /* weights */
@@ -43,6 +46,7 @@ typedef struct {
     float *numbers; /* that are quantized, or copied, instead of the directory's; NULL: those */
     uint8_t *codes; /* of the form, a byte each (ops/cpu/encode.h); NULL: the nearest */
     float *scale;   /* of rows or groups, beside codes; bfloat16 numbers */
+    int8_t *zero;   /* of groups, beside scale, where the form has zero points */
 } mx_quant_change;
 
 typedef struct {

@@ -213,7 +213,9 @@ static mx_status match(matching *mt, mx_session *s, const mx_model_spec *m, cons
         if (mx_session_var(s, i)->attr.kind == MX_VAR_WEIGHT && !mx_session_var(s, i)->attr.adapter)
             match_one(mt, m, mx_session_var(s, i), &mt->from[i], &bad);
     for (int64_t i = 0; i < mt->q.n_tensors; i++)
-        if (!mt->used[i] && !is_ignorable(mt->q.tensors[i].name, m))
+        if (!mt->used[i] && mx_session_is_stage(s))
+            continue; /* another stage's */
+        else if (!mt->used[i] && !is_ignorable(mt->q.tensors[i].name, m))
             add(&bad, "extra: %s", mt->q.tensors[i].name);
         else if (!mt->used[i]) {
             mt->n_passed += is_behind(mt->q.tensors[i].name, m);

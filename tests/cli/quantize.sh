@@ -21,6 +21,17 @@ for form in fp8:3 fp8_blockwise:4 int8:1.5 int4:15 nf4:15; do
     # a head that is tied to the embedding is no tensor, but a module that loaders would quantize
     grep -q '"lm_head"' "$tmp/${form%:*}/config.json" || { echo "$0: ${form%:*} does not keep the head"; bad=1; }
 done
+# zero points: nearer to the weights, read as what they mean by maxc and said to loaders; decoding makes its own codes
+expect 0 'weights quantized' q zeros quantization=int4 group_size=8 symmetric=false
+with=$(sed -n 's/.*off by \([0-9.e-]*\) %/\1/p' "$tmp/out")
+expect 0 'weights quantized' q without quantization=int4 group_size=8
+awk -v a="$with" -v b="$(sed -n 's/.*off by \([0-9.e-]*\) %/\1/p' "$tmp/out")" 'BEGIN { exit !(a > 0 && a < 0.95 * b) }' ||
+    { echo "$0: with zero points weights are off by $with %"; cat "$tmp/out"; bad=1; }
+grep -q '"symmetric": false' "$tmp/zeros/config.json" || { echo "$0: zero points are not said"; bad=1; }
+cp "$model/golden.safetensors" "$tmp/zeros/"
+"$maxc" verify "$tmp/zeros" tolerance=0.05 > "$tmp/out" 2>&1
+grep -q '^loss .* ok' "$tmp/out" || { echo "$0: zero points are read as something else"; cat "$tmp/out"; bad=1; }
+expect 2 'symmetric=false goes with quantization=int4, not with int8' q no quantization=int8 symmetric=false
 # NF4 of what NF4 means is the same again, to the last bit
 model=$tmp/nf4
 expect 0 'weights quantized' q again quantization=nf4
@@ -81,4 +92,22 @@ expect 3 'has no weight that int4 takes' q no quantization=int4 group_size=4096
 cp -r "$tmp/nf4" "$tmp/broken"
 LC_ALL=C sed -i 's/"blocksize": 64/"blocksize": 63/g' "$tmp/broken/model.safetensors"
 expect 3 'expected [0-9]* numbers in .absmax' "$maxc" verify "$tmp/broken"
+# a config.json that means nothing is refused by whoever reads weights or promises to, and can be looked at
+cp -r "$tmp/four" "$tmp/said"
+sed -i 's/"num_bits": 4/"num_bits": "four"/' "$tmp/said/config.json"
+why='config_groups.group_0.weights.num_bits is "four"; expected a whole number'
+short="max_target_length=32 steps=1 device=cpu base_output_directory=$tmp/no run_name=r"
+expect 3 "$why" "$maxc" generate "$tmp/said" prompt=abc tokenizer_type=byte
+expect 3 "$why" "$maxc" verify "$tmp/said" golden=tests/fixtures/models/qwen3/golden.safetensors
+expect 3 "$why" "$maxc" quantize "$tmp/said" output="$tmp/no" quantization=int8
+expect 3 "$why" "$maxc" merge "$tmp/said" output="$tmp/no"
+expect 3 "$why" "$maxc" plan load_parameters_path="$tmp/said" max_target_length=32
+expect 3 "$why" "$maxc" train load_parameters_path="$tmp/said" dataset_type=synthetic $short
+expect 3 "$why" "$maxc" sft load_parameters_path="$tmp/said" dataset_path="$tmp/text" $short
+expect 3 "$why" "$maxc" eval "$tmp/said" "$tmp/text" tokenizer_type=byte
+expect 3 "$why" "$maxc" chat "$tmp/said" tokenizer_type=byte
+expect 3 "$why" "$maxc" serve "$tmp/said" port=0 tokenizer_type=byte
+expect 0 "quantization: not read: config.json: quantization_config.$why" "$maxc" inspect "$tmp/said"
+expect 0 '^quantization: compressed-tensors' "$maxc" inspect "$tmp/four"
+[ ! -e "$tmp/no" ] || { echo "$0: something was written"; ls -R "$tmp/no"; bad=1; }
 exit $bad

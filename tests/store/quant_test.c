@@ -149,11 +149,68 @@ MX_TEST(quant_broken_tensors_are_named)
         open_parts(&d, "{\"quantization_config\":{\"quant_method\":\"mxfp4\"}}", &plain, 1));
     part scaled[] = {{"a.weight", MX_ST_F8_E4M3, 2, {4, 4}},
                      {"a.weight_scale_inv", MX_ST_F32, 2, {1, 1}}};
-    MX_CHECK_OK(open_parts(&d,
-                           "{\"quantization_config\":{\"quant_method\":\"fp8\","
-                           "\"weight_block_size\":[9223372036854775807,-9223372036854775808]}}",
-                           scaled, 2));
+    MX_CHECK_ERROR(open_parts(&d,
+                              "{\"quantization_config\":{\"quant_method\":\"fp8\","
+                              "\"weight_block_size\":[9223372036854775807,-9223372036854775808]}}",
+                              scaled, 2), "expected two whole numbers from 1 to");
     test_dir_remove(&d);
+}
+
+/* Values of quantization_config that mean nothing are errors that name them, whatever is stored. */
+MX_TEST(quant_config_values_are_checked)
+{
+#define CT "\"quant_method\":\"compressed-tensors\",\"config_groups\":"
+    static const char *const cases[][2] = {
+        {"5", "quantization_config is 5; expected an object"},
+        {"[]", "quantization_config is []; expected an object"},
+        {"{}", "quant_method is null; expected fp8 mxfp4"},
+        {"{\"quant_method\":7}", "quant_method is 7; expected fp8 mxfp4"},
+        {"{\"quant_method\":\"\"}", "quantization method \"\" is not supported"},
+        {"{\"quant_method\":\"a\\u001b[31m\"}", "\"a\\u001B[31m\" is not supported"},
+        {"{\"quant_method\":\"fp8\",\"weight_block_size\":128}",
+         "weight_block_size is 128; expected"},
+        {"{\"quant_method\":\"fp8\",\"weight_block_size\":[128]}", "is [128]; expected two whole"},
+        {"{\"quant_method\":\"fp8\",\"weight_block_size\":[0,1]}", "is [0,1]; expected two whole"},
+        {"{\"quant_method\":\"fp8\",\"weight_block_size\":[1e30,1]}", "expected two whole numbers"},
+        {"{\"quant_method\":\"fp8\",\"fmt\":\"e3m4\"}", "fmt is \"e3m4\"; expected one of: e4m3"},
+        {"{\"quant_method\":\"gptq\",\"bits\":\"4\"}", "bits is \"4\"; expected a whole number"},
+        {"{\"quant_method\":\"gptq\"}", "gptq with 0 bits; 4 are read"},
+        {"{\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":-2}", "group_size is -2; expected"},
+        {"{\"quant_method\":\"awq\",\"bits\":8}", "awq with 8 bits; 4 are read"},
+        {"{\"quant_method\":\"bitsandbytes\",\"load_in_4bit\":1}", "expected true or false"},
+        {"{\"load_in_8bit\":true}", "load_in_8bit is not read"},
+        {"{\"quant_method\":\"compressed-tensors\",\"format\":\"nvfp4-pack-quantized\"}",
+         "format is \"nvfp4-pack-quantized\"; expected one of: pack-quantized"},
+        {"{" CT "[1]}", "config_groups is [1]; expected an object"},
+        {"{" CT "{\"g\":5}}", "config_groups.g is 5; expected an object"},
+        {"{" CT "{\"g\":{\"weights\":true}}}",
+         "config_groups.g.weights is true; expected an object"},
+        {"{" CT "{\"g\":{\"weights\":{\"num_bits\":-4}}}}",
+         "num_bits is -4; expected a whole number"},
+        {"{" CT "{\"g\":{\"weights\":{\"num_bits\":3}}}}", "num_bits to be 4 or 8"},
+        {"{" CT "{\"g\":{\"weights\":{\"group_size\":4611686018427387904}}}}",
+         "group_size is 4611"},
+        {"{" CT "{\"g\":{\"weights\":{\"type\":\"nf4\"}}}}",
+         "type is \"nf4\"; expected one of: int"},
+        {"{" CT "{\"g\":{\"input_activations\":{\"dynamic\":5}}}}", "dynamic to be true or false"},
+    };
+    test_dir d;
+    test_dir_make(&d);
+    part plain = {"w", MX_ST_F32, 1, {2}};
+    char config[400];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(config, sizeof config, "{\"quantization_config\":%s}", cases[i][0]);
+        MX_CHECK_ERROR(open_parts(&d, config, &plain, 1), cases[i][1]);
+        snprintf(config, sizeof config,
+                 "{\"text_config\":{\"quantization_config\":%s}}", cases[i][0]);
+        MX_CHECK_ERROR(open_parts(&d, config, &plain, 1), cases[i][1]);
+    }
+    MX_CHECK_OK(open_parts(&d, "{\"quantization_config\":null}", &plain, 1));
+    MX_CHECK_OK(open_parts(&d, "{\"quantization_config\":{" CT "{\"W4A16\":[\"Linear\"],\"g\":"
+                           "{\"weights\":{\"num_bits\":4,\"group_size\":null,\"actorder\":null},"
+                           "\"input_activations\":null}}}}", &plain, 1));
+    test_dir_remove(&d);
+#undef CT
 }
 
 /* Twelve inputs and eight outputs in groups of four, in each of the three forms: number
