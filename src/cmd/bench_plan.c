@@ -10,6 +10,7 @@
 #include "cmd/bench.h"
 
 #include "models/from_config.h"
+#include "plan/forecast.h"
 #include "plan/model_profile.h"
 #include "plan/simulate.h"
 #include <ctype.h>
@@ -104,19 +105,25 @@ static const mx_yaml_node *other_model(const bench *b, const char *name)
     return NULL;
 }
 
+/* What of a row changes the program: a remat policy, a recipe of quantization or "". */
+typedef struct {
+    const char *remat, *recipe;
+} compiled_as;
+
 static mx_status make_profile(bench *b, const char *model, int64_t length, int64_t layers,
-                              const char *remat, mx_profile *out)
+                              const compiled_as *how, mx_profile *out)
 {
     const char *args[MAX_ARGS];
     int n = 0;
     const mx_yaml_node *other = other_model(b, model);
     if (!other)
         args[n++] = mx_arena_printf(&b->arena, "model_name=%s", model);
-    for (const mx_yaml_node *v = other ? other->first : NULL; v && n < MAX_ARGS - 4; v = v->next)
+    for (const mx_yaml_node *v = other ? other->first : NULL; v && n < MAX_ARGS - 5; v = v->next)
         if (strcmp(v->key, "base_num_decoder_layers") != 0 || !layers)
             args[n++] = mx_arena_printf(&b->arena, "%s=%s", v->key, v->text);
     args[n++] = mx_arena_printf(&b->arena, "max_target_length=%lld", (long long)length);
     args[n++] = "dtype=bfloat16";
+    args[n++] = mx_arena_printf(&b->arena, "quantization=%s", how->recipe);
     if (layers)
         args[n++] = mx_arena_printf(&b->arena, "base_num_decoder_layers=%lld", (long long)layers);
     mx_config_request q = {
@@ -126,34 +133,51 @@ static mx_status make_profile(bench *b, const char *model, int64_t length, int64
     MX_TRY(mx_config_load(&c, &q));
     mx_status st = mx_model_from_config(&m, c);
     if (!st)
-        st = mx_profile_of(out, c, &m, remat);
+        st = mx_profile_of(out, c, &m, how->remat);
     mx_model_spec_fini(&m);
     mx_config_free(c);
     return st;
 }
 
+static bool says(const csv *t, int row, const char *text)
+{
+    return strstr(cell(t, row, "note"), text) || strstr(cell(t, row, "source"), text);
+}
+
+/* How GEMMs are quantized. Rows that do not say it: scaling by tensors, from the last steps, as
+ * Transformer Engine has it where nothing is asked for. */
+static const char *recipe_of(const csv *t, int row)
+{
+    static const char *const said[][2] = {{"rowwise", "fp8_rowwise"},
+                                          {"block", "fp8_blockwise"},
+                                          {"tensorwise", "fp8_tensorwise"},
+                                          {"current", "fp8_tensorwise"}};
+    if (!strstr(cell(t, row, "precision"), "fp8"))
+        return strstr(cell(t, row, "precision"), "int8") ? "int8" : "";
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++)
+        if (says(t, row, said[i][0]))
+            return said[i][1];
+    return "fp8";
+}
+
 static mx_status find_profile(bench *b, const csv *t, int row, const char *remat,
                               const mx_profile **out)
 {
+    compiled_as how = {remat, recipe_of(t, row)};
     const char *model = cell(t, row, "model");
     int64_t length = whole(t, row, "seq", 0), layers = whole(t, row, "layers", 0);
-    char *key = mx_arena_printf(&b->arena, "%s %lld %lld %s", model, (long long)length,
-                                (long long)layers, remat);
+    char *key = mx_arena_printf(&b->arena, "%s %lld %lld %s %s", model, (long long)length,
+                                (long long)layers, remat, how.recipe);
     for (int i = 0; i < b->n; i++)
         if (strcmp(b->key[i], key) == 0) {
             *out = b->profile[i];
             return MX_OK;
         }
     mx_profile *p = MX_NEW(&b->arena, mx_profile);
-    MX_TRY(make_profile(b, model, length, layers, remat, p));
+    MX_TRY(make_profile(b, model, length, layers, &how, p));
     b->key[b->n] = key;
     *out = b->profile[b->n++] = p;
     return MX_OK;
-}
-
-static bool says(const csv *t, int row, const char *text)
-{
-    return strstr(cell(t, row, "note"), text) || strstr(cell(t, row, "source"), text);
 }
 
 static void layout_of(const csv *t, int row, int64_t per_node, mx_layout *l)
@@ -192,10 +216,8 @@ static double trait(const bench *b, const csv *t, int row, const char *name, dou
 
 static void run_of(const bench *b, const csv *t, int row, mx_run_kind *r)
 {
-    mx_rate rate = strstr(cell(t, row, "precision"), "fp4")   ? MX_RATE_FP4
-                   : strstr(cell(t, row, "precision"), "fp8") ? MX_RATE_FP8
-                                                              : MX_RATE_BF16;
-    *r = (mx_run_kind){.rate = rate,
+    const char *recipe = recipe_of(t, row);
+    *r = (mx_run_kind){.rate = MX_RATE_BF16,
                        .again = -1,
                        .frozen = strcmp(cell(t, row, "task"), "lora") == 0,
                        .unfused = says(t, row, "eager") || trait(b, t, row, "unfused", 0) > 0,
@@ -210,8 +232,7 @@ static void run_of(const bench *b, const csv *t, int row, mx_run_kind *r)
                        .gradient_bytes = 2,
                        .state_bytes = trait(b, t, row, "state_bytes", 8),
                        .update_bytes = trait(b, t, row, "update_bytes", 28)};
-    if (says(t, row, "rowwise"))
-        r->rate_share = trait(b, t, row, "rowwise_share", 1);
+    mx_run_kind_quantize(r, mx_quant_recipe_find(recipe));
 }
 
 /* What is computed again: as the row says, in maxc's policies. */

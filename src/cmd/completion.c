@@ -174,6 +174,16 @@ static bool next_name(const mx_key *k, const char **at, int *n)
     return true;
 }
 
+/* What bash and zsh share: two functions of one `case` each. zsh parenthesizes its patterns. */
+static void put_cases(list *l, const char *value, const char *argument)
+{
+    printf("}\n_maxc_values() {\n    case $1 in\n"
+           "    *.model_name) maxc completion models ;;\n");
+    put_values(l, value, " ;;\n");
+    printf("    esac\n}\n_maxc_arguments() {\n    case $1 in\n");
+    put_all_arguments(argument, " $(maxc completion %s)", " ;;\n");
+}
+
 /* ---- bash ---- */
 
 static void bash_group(const list *l, int first)
@@ -191,11 +201,7 @@ static void put_bash(list *l)
     printf("# bash completion for maxc, written by `maxc completion bash`.\n"
            "_maxc_keys() {\n");
     put_groups(l, bash_group);
-    printf("}\n_maxc_values() {\n    case $1 in\n"
-           "    *.model_name) maxc completion models ;;\n");
-    put_values(l, "    %s.%s) echo", " ;;\n");
-    printf("    esac\n}\n_maxc_arguments() {\n    case $1 in\n");
-    put_all_arguments("    %s) echo", " $(maxc completion %s)", " ;;\n");
+    put_cases(l, "    %s.%s) echo", "    %s) echo");
     printf(
         "    esac\n}\n"
         "_maxc() {\n"
@@ -257,11 +263,7 @@ static void put_zsh(list *l)
     printf("#compdef maxc\n# zsh completion for maxc, written by `maxc completion zsh`.\n"
            "_maxc_keys() {\n");
     put_groups(l, zsh_group);
-    printf("}\n_maxc_values() {\n    case $1 in\n"
-           "    *.model_name) maxc completion models ;;\n");
-    put_values(l, "    (%s.%s) echo", " ;;\n");
-    printf("    esac\n}\n_maxc_arguments() {\n    case $1 in\n");
-    put_all_arguments("    (%s) echo", " $(maxc completion %s)", " ;;\n");
+    put_cases(l, "    (%s.%s) echo", "    (%s) echo");
     printf("    esac\n}\n_maxc() {\n    local -a verbs keys values\n    verbs=(\n");
     for (int i = 0; i < mx_verb_count; i++) {
         mx_str text = {0};

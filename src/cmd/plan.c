@@ -6,6 +6,7 @@
 #include "base/json_doc.h"
 #include "cmd/plan_mesh.h"
 #include "device/chips.h"
+#include "exec/forward.h"
 #include "exec/mesh_config.h"
 #include "exec/plan.h"
 #include "plan/chips.h"
@@ -231,6 +232,11 @@ static mx_status apply_objective(const mx_invocation *inv, mx_model_spec *m, mx_
                             .n_ranks = (int)q->batch.data_ranks,
                             .microbatch = q->batch.microbatch,
                             .accumulation = q->batch.accumulation};
+    if (q->pipeline.stages) {
+        mx_forward_stages *stages = MX_NEW(a, mx_forward_stages);
+        stages->how = q->pipeline;
+        o->stages = stages;
+    }
     return MX_OK;
 }
 

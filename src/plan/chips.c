@@ -44,6 +44,8 @@ static const field link_fields[] = {
 static const char *const rate_names[MX_RATES] = {[MX_RATE_F32] = "float32",
                                                  [MX_RATE_BF16] = "bfloat16",
                                                  [MX_RATE_FP8] = "float8",
+                                                 [MX_RATE_FP8_ROWS] = "float8_rows",
+                                                 [MX_RATE_FP8_BLOCKS] = "float8_blocks",
                                                  [MX_RATE_INT8] = "int8",
                                                  [MX_RATE_FP4] = "float4"};
 
@@ -95,7 +97,7 @@ static mx_status read_rates(const char *file, const mx_yaml_node *map, double ou
         if (r == MX_RATES)
             return mx_fail(MX_USAGE,
                            "%s:%d: no rate for `%s`; there are float32, bfloat16, "
-                           "float8, int8 and float4",
+                           "float8, float8_rows, float8_blocks, int8 and float4",
                            file, v->line, v->key);
         MX_TRY(number(file, v, 1e-3, 1e6, &out[r]));
         out[r] *= 1e12;
@@ -103,43 +105,61 @@ static mx_status read_rates(const char *file, const mx_yaml_node *map, double ou
     return MX_OK;
 }
 
-static mx_status read_attention(const char *file, const mx_yaml_node *map, mx_plan_chip *c)
+static mx_status read_attention(const char *file, const mx_yaml_node *map, mx_rate_curve curves[2])
 {
     static const char *const names[2] = {"forward", "backward"};
     const mx_yaml_node *at = map->kind == MX_YAML_MAP ? child(map, "length") : NULL;
     for (int k = 0; k < 2; k++) {
         const mx_yaml_node *rate = at ? child(map, names[k]) : NULL;
-        mx_rate_curve *curve = &c->attention[k];
+        mx_rate_curve *curve = &curves[k];
         int n = 0;
         if (!rate || rate->n != at->n)
             return mx_fail(MX_USAGE,
-                           "%s:%d: attention: expected lists length, forward and "
+                           "%s:%d: %s: expected lists length, forward and "
                            "backward of one size",
-                           file, map->line);
+                           file, map->line, map->key);
         MX_TRY(numbers(file, at, 1, 1e9, curve->at, MX_CURVE_POINTS, &curve->n));
         MX_TRY(numbers(file, rate, 1e-6, 1e6, curve->rate, MX_CURVE_POINTS, &n));
         for (int i = 0; i < n; i++) {
             curve->rate[i] *= 1e12;
             if (i && curve->at[i] <= curve->at[i - 1])
-                return mx_fail(MX_USAGE, "%s:%d: attention: lengths must grow", file, at->line);
+                return mx_fail(MX_USAGE, "%s:%d: %s: lengths must grow", file, at->line, map->key);
         }
     }
     return MX_OK;
 }
 
-static mx_status read_gemm(const char *file, const mx_yaml_node *list, mx_plan_chip *c)
+/* Items of four figures, or with `groups` of five. */
+static mx_status read_points(const char *file, const mx_yaml_node *list, bool groups,
+                             mx_gemm_points *out)
 {
-    c->n_gemm = 0;
+    const char *item = groups ? "[experts, m, n, k, TFLOP/s]" : "[m, n, k, TFLOP/s]";
+    out->n = 0;
     if (list->kind != MX_YAML_LIST || list->n > MX_GEMM_POINTS)
-        return mx_fail(MX_USAGE, "%s:%d: gemm: expected at most %d items [m, n, k, TFLOP/s]", file,
-                       list->line, MX_GEMM_POINTS);
+        return mx_fail(MX_USAGE, "%s:%d: %s: expected at most %d items %s", file, list->line,
+                       list->key, MX_GEMM_POINTS, item);
     for (const mx_yaml_node *v = list->first; v; v = v->next) {
-        double f[4];
+        double f[5] = {1};
         int n = 0;
-        MX_TRY(numbers(file, v, 1e-6, 1e9, f, 4, &n));
-        if (n != 4)
-            return mx_fail(MX_USAGE, "%s:%d: gemm: expected [m, n, k, TFLOP/s]", file, v->line);
-        c->gemm[c->n_gemm++] = (mx_gemm_point){f[0], f[1], f[2], f[3] * 1e12};
+        MX_TRY(numbers(file, v, 1e-6, 1e9, f + !groups, 4 + groups, &n));
+        if (n != 4 + groups)
+            return mx_fail(MX_USAGE, "%s:%d: %s: expected %s", file, v->line, list->key, item);
+        out->at[out->n++] = (mx_gemm_point){f[0], f[1], f[2], f[3], f[4] * 1e12};
+    }
+    return MX_OK;
+}
+
+static mx_status read_recurrence(const char *file, const mx_yaml_node *map, double out[2])
+{
+    static const char *const names[2] = {"forward", "backward"};
+    for (int k = 0; k < 2; k++) {
+        const mx_yaml_node *v = map->kind == MX_YAML_MAP ? child(map, names[k]) : NULL;
+        if (!v || map->n != 2)
+            return mx_fail(MX_USAGE,
+                           "%s:%d: recurrence: expected {forward: TFLOP/s, backward: TFLOP/s}",
+                           file, map->line);
+        MX_TRY(number(file, v, 1e-6, 1e6, &out[k]));
+        out[k] *= 1e12;
     }
     return MX_OK;
 }
@@ -159,16 +179,23 @@ static mx_status read_figure(const char *file, const mx_yaml_node *v, const fiel
 
 static mx_status chip_entry(const char *file, const mx_yaml_node *v, mx_plan_chip *c)
 {
+    static const char *const attention[MX_HEAD_SIZES] = {"attention_64", "attention",
+                                                         "attention_256"};
     bool known = false;
     MX_TRY(read_figure(file, v, chip_fields, c, &known));
     if (strcmp(v->key, "tflops") == 0)
         return read_rates(file, v, c->peak);
     if (strcmp(v->key, "sustained") == 0)
         return read_rates(file, v, c->sustained);
-    if (strcmp(v->key, "attention") == 0)
-        return read_attention(file, v, c);
+    for (int i = 0; i < MX_HEAD_SIZES; i++)
+        if (strcmp(v->key, attention[i]) == 0)
+            return read_attention(file, v, c->attention[i]);
     if (strcmp(v->key, "gemm") == 0)
-        return read_gemm(file, v, c);
+        return read_points(file, v, false, &c->gemm);
+    if (strcmp(v->key, "grouped") == 0)
+        return read_points(file, v, true, &c->grouped);
+    if (strcmp(v->key, "recurrence") == 0)
+        return read_recurrence(file, v, c->recurrence);
     if (strcmp(v->key, "network") == 0 && v->kind == MX_YAML_SCALAR) {
         snprintf(c->network, sizeof c->network, "%s", v->text);
         return MX_OK;
@@ -247,6 +274,7 @@ static mx_status lay_chip(mx_plan_chip *c, const char *file, const mx_yaml_node 
                        "%s:%d: %s: a chip needs memory_gib, memory_gbs and tflops with "
                        "bfloat16",
                        file, row->line, row->key);
+    c->peak[MX_RATE_FP8_ROWS] = c->peak[MX_RATE_FP8_BLOCKS] = c->peak[MX_RATE_FP8];
     for (int r = 0; r < MX_RATES; r++)
         if (c->sustained[r] > c->peak[r])
             return mx_fail(MX_USAGE,
@@ -262,9 +290,11 @@ static void fill_in(mx_plan_chip *c)
     static const double share = 0.75; /* of the peak, where nothing is known of GEMMs */
     double known =
         c->sustained[MX_RATE_BF16] > 0 ? c->sustained[MX_RATE_BF16] / c->peak[MX_RATE_BF16] : share;
-    for (int r = 0; r < MX_RATES; r++)
+    for (int r = 0; r < MX_RATES; r++) {
+        bool scaled = r == MX_RATE_FP8_ROWS || r == MX_RATE_FP8_BLOCKS;
         if (c->sustained[r] <= 0)
-            c->sustained[r] = c->peak[r] * known;
+            c->sustained[r] = scaled ? c->sustained[MX_RATE_FP8] : c->peak[r] * known;
+    }
 }
 
 /* What the data sheet says, where the program has it. */
@@ -279,6 +309,7 @@ static bool take_known(mx_plan_chip *c, const char *name)
     c->peak[MX_RATE_BF16] = known->flops_per_second[MX_BF16];
     c->peak[MX_RATE_INT8] = known->flops_per_second[MX_I8];
     c->peak[MX_RATE_FP8] = known->flops_per_second[MX_F8_E4M3];
+    c->peak[MX_RATE_FP8_ROWS] = c->peak[MX_RATE_FP8_BLOCKS] = c->peak[MX_RATE_FP8];
     return true;
 }
 

@@ -14,13 +14,15 @@
 typedef enum {
     MX_RATE_F32,
     MX_RATE_BF16,
-    MX_RATE_FP8,
+    MX_RATE_FP8,        /* one scale for a tensor */
+    MX_RATE_FP8_ROWS,   /* one for each row */
+    MX_RATE_FP8_BLOCKS, /* one for 1 x 128 numbers, of weights for 128 x 128 */
     MX_RATE_INT8,
     MX_RATE_FP4,
     MX_RATES
 } mx_rate;
 
-enum { MX_CURVE_POINTS = 16, MX_GEMM_POINTS = 64, MX_LEVELS = 2 };
+enum { MX_CURVE_POINTS = 16, MX_GEMM_POINTS = 64, MX_LEVELS = 2, MX_HEAD_SIZES = 3 };
 
 /* A rate over a size, straight between the points on a logarithmic axis. */
 typedef struct {
@@ -28,10 +30,15 @@ typedef struct {
     double at[MX_CURVE_POINTS], rate[MX_CURVE_POINTS];
 } mx_rate_curve;
 
-/* A GEMM that was measured: (m, k) x (k, n). */
+/* A GEMM that was measured: so many of (m, k) x (k, n). */
 typedef struct {
-    double m, n, k, flops; /* FLOP/s */
+    double groups, m, n, k, flops; /* FLOP/s */
 } mx_gemm_point;
+
+typedef struct {
+    mx_gemm_point at[MX_GEMM_POINTS];
+    int n;
+} mx_gemm_points;
 
 typedef struct {
     char name[32];
@@ -39,10 +46,10 @@ typedef struct {
     double peak[MX_RATES], sustained[MX_RATES]; /* FLOP/s; 0: the chip has no such rate */
     double watts, units, memory_share, k_half, launch_seconds, comm_units;
     double grouped_k_half; /* 0: k_half */
-    mx_rate_curve
-        attention[2]; /* forward, backward: FLOP/s by length; n = 0: shares of sustained */
-    mx_gemm_point gemm[MX_GEMM_POINTS];
-    int n_gemm;
+    /* by head size (64, 128, 256), forward and backward: FLOP/s by length; n = 0: not known */
+    mx_rate_curve attention[MX_HEAD_SIZES][2];
+    double recurrence[2];         /* FLOP/s of the delta rule; 0: not known */
+    mx_gemm_points gemm, grouped; /* of one GEMM, of those of experts */
     char network[128];
 } mx_plan_chip;
 

@@ -16,22 +16,21 @@ typedef struct {
     mx_layer_costs *all;
 } layer;
 
-static double rate_share(const mx_run_kind *r)
-{
-    return r->rate_share > 0 ? r->rate_share : 1;
-}
-
-/* Forward, input gradient and weight gradient of a GEMM. */
-static void time_gemm(layer *l, mx_plan_gemm g)
+/* Forward, input gradient and weight gradient of a GEMM, of which a share is quantized. A chip
+ * without such units multiplies in what the rest is computed in. */
+static void time_gemm(layer *l, mx_plan_gemm g, double quantized)
 {
     const mx_run_kind *run = l->q->run;
     const mx_plan_chip *c = l->q->chip;
-    double share = g.rate == run->rate ? rate_share(run) : 1;
-    mx_plan_gemm dx = {g.m, g.k, g.n, g.groups, g.rate}, dw = {g.n, g.k, g.m, g.groups, g.rate};
-    l->to->gemm[0] += mx_gemm_seconds(c, &g) / share;
-    l->to->gemm[1] += mx_gemm_seconds(c, &dx) / share;
-    if (!run->frozen)
-        l->to->gemm[1] += mx_gemm_seconds(c, &dw) / share;
+    mx_plan_gemm all[3] = {
+        g, {g.m, g.k, g.n, g.groups, g.rate}, {g.n, g.k, g.m, g.groups, g.rate}};
+    for (int i = 0; i < (run->frozen ? 2 : 3); i++) {
+        double seconds = (1 - quantized) * mx_gemm_seconds(c, &all[i]);
+        all[i].rate = c->sustained[run->narrow[i]] > 0 ? run->narrow[i] : g.rate;
+        if (quantized > 0)
+            seconds += quantized * mx_gemm_seconds(c, &all[i]);
+        l->to->gemm[i > 0] += seconds;
+    }
 }
 
 static void send(layer *l, mx_plan_group group, mx_traffic kind, double bytes, double times)
@@ -56,12 +55,14 @@ static void overlap(layer *l, int pass, double comm, double work, double pieces)
     l->to->hidden[pass] += comm - seen;
 }
 
-static void dense_gemm(layer *l, const mx_profile_gemm *g)
+static void dense_gemm(layer *l, const mx_profile_gemm *g, double quantized)
 {
     const mx_layout *o = l->q->layout;
     double t = (double)o->tensor, before[2] = {l->to->gemm[0], l->to->gemm[1]};
-    time_gemm(l, (mx_plan_gemm){l->tokens * g->rows, g->cut == MX_GEMM_COLUMN ? g->n / t : g->n,
-                                g->cut == MX_GEMM_ROW ? g->k / t : g->k, 1, l->q->run->rate});
+    time_gemm(l,
+              (mx_plan_gemm){l->tokens * g->rows, g->cut == MX_GEMM_COLUMN ? g->n / t : g->n,
+                             g->cut == MX_GEMM_ROW ? g->k / t : g->k, 1, l->q->run->rate},
+              quantized);
     if (g->cut != MX_GEMM_ROW || o->tensor == 1)
         return;
     double bytes = l->tokens * l->q->profile->width * BF16_BYTES;
@@ -76,13 +77,15 @@ static void dense_gemm(layer *l, const mx_profile_gemm *g)
     }
 }
 
-static void expert_gemm(layer *l, const mx_profile_gemm *g)
+static void expert_gemm(layer *l, const mx_profile_gemm *g, double quantized)
 {
     const mx_layout *o = l->q->layout;
     double et = (double)o->expert_tensor, here = g->experts / (double)o->expert;
     double rows = l->tokens * g->rows * et / (double)o->tensor;
-    time_gemm(l, (mx_plan_gemm){rows / here, g->cut == MX_GEMM_COLUMN ? g->n / et : g->n,
-                                g->cut == MX_GEMM_ROW ? g->k / et : g->k, here, l->q->run->rate});
+    time_gemm(l,
+              (mx_plan_gemm){rows / here, g->cut == MX_GEMM_COLUMN ? g->n / et : g->n,
+                             g->cut == MX_GEMM_ROW ? g->k / et : g->k, here, l->q->run->rate},
+              quantized);
 }
 
 /* Of the copies of a row that cross nodes, the part that is left when each node gets one. */
@@ -134,11 +137,10 @@ static void recur(layer *l, const mx_profile_work *w)
     const mx_plan_chip *c = l->q->chip;
     double t = (double)l->q->layout->tensor;
     double flops = l->tokens * w->recurrent_flops / t, bytes = l->tokens * w->recurrent_bytes / t;
-    /* chunks of 64 tokens in tf32: a third of the rate of large GEMMs */
-    double s = fmax(flops / (c->sustained[MX_RATE_F32] / 3),
-                    bytes / (c->bytes_per_second * c->memory_share));
-    l->to->attention[0] += s;
-    l->to->attention[1] += 2.5 * s;
+    for (int pass = 0; pass < 2 && flops > 0; pass++) {
+        double times = pass ? 2.5 : 1;
+        l->to->attention[pass] += mx_recurrence_seconds(c, times * flops, times * bytes, pass);
+    }
 }
 
 /* Norms and residuals are cut by the tensor axis as well, along their width or their length. */
@@ -152,13 +154,15 @@ static const double UNFUSED = 2.5;
 
 static void stream(layer *l, const mx_profile_passes *p)
 {
-    double times = l->q->run->unfused ? UNFUSED : 1;
+    double times = l->q->run->unfused ? UNFUSED : 1, t = (double)l->q->layout->tensor;
     for (int pass = 0; pass < 2; pass++)
-        l->to->stream[pass] += mx_stream_seconds(l->q->chip, times * on_rank(l, p->stream[pass]),
-                                                 times * p->kernels[pass]);
+        l->to->stream[pass] += mx_stream_seconds(
+            l->q->chip,
+            times * on_rank(l, p->stream[pass]) + p->weight_stream[pass] / t,
+            times * p->kernels[pass]);
     double all = (double)l->q->layout->expert, some = l->q->run->exchange_factor;
     double room = (some > 0 && some < all ? some : all) - 1;
-    l->to->saved_bytes = on_rank(l, p->saved + room * p->saved_rows);
+    l->to->saved_bytes = on_rank(l, p->saved + room * p->saved_rows) + p->weight_saved / t;
 }
 
 /* What the tensor axis has gathered before a pair of GEMMs waits whole for the backward pass,
@@ -216,7 +220,8 @@ static void cost_layer(layer *l, const mx_layer_kind *k)
     const mx_profile_work *w = &k->work;
     const mx_layout *o = l->q->layout;
     for (int i = 0; i < w->n_gemm; i++)
-        w->gemm[i].experts > 0 ? expert_gemm(l, &w->gemm[i]) : dense_gemm(l, &w->gemm[i]);
+        w->gemm[i].experts > 0 ? expert_gemm(l, &w->gemm[i], k->passes.narrow[1])
+                               : dense_gemm(l, &w->gemm[i], k->passes.narrow[0]);
     for (int i = 0; i < w->n_attention; i++)
         attend(l, &w->attention[i]);
     recur(l, w);
@@ -237,9 +242,7 @@ static void cost_ends(layer *embedding, layer *head)
     const mx_cost_request *q = embedding->q;
     const mx_profile *p = q->profile;
     double t = (double)q->layout->tensor;
-    mx_rate bf16 = q->run->rate == MX_RATE_F32 ? MX_RATE_F32 : MX_RATE_BF16;
-    mx_plan_gemm g = {head->tokens, p->vocab / t, p->width, 1, bf16};
-    time_gemm(head, g);
+    time_gemm(head, (mx_plan_gemm){head->tokens, p->vocab / t, p->width, 1, q->run->rate}, 0);
     /* logits are computed in pieces and not kept: the backward pass makes them again from lse */
     stream(head, &p->ends);
     double logits = head->tokens * p->vocab / t * BF16_BYTES;

@@ -19,8 +19,8 @@
 
 /* How a run computes, beside its layout. */
 typedef struct {
-    mx_rate rate;           /* of the layers' GEMMs; the head multiplies in bf16 at most */
-    double rate_share;      /* of the table's sustained rate, for a slower recipe; 0: 1 */
+    mx_rate rate;           /* of what is computed in, float32 or bfloat16 */
+    mx_rate narrow[3];      /* of GEMMs that are quantized: forward, to the input, to the weight */
     double again;           /* FLOPs computed again; < 0: as the profile's program does */
     bool frozen;            /* adapters are trained: no gradients of weights */
     bool unfused;           /* every elementwise op alone */

@@ -6,28 +6,62 @@
 #include <stdio.h>
 #include <string.h>
 
+static mx_rate rate_of(const mx_quant_recipe *r, mx_granularity grain, mx_rate high)
+{
+    static const mx_rate float8[] = {[MX_GRANULARITY_TENSOR] = MX_RATE_FP8,
+                                     [MX_GRANULARITY_ROW] = MX_RATE_FP8_ROWS,
+                                     [MX_GRANULARITY_BLOCK] = MX_RATE_FP8_BLOCKS};
+    if (grain == MX_GRANULARITY_HIGH)
+        return high;
+    return r->value == MX_I8 ? MX_RATE_INT8 : float8[grain];
+}
+
+void mx_run_kind_quantize(mx_run_kind *run, const mx_quant_recipe *r)
+{
+    mx_granularity grain[3] = {MX_GRANULARITY_HIGH, MX_GRANULARITY_HIGH, MX_GRANULARITY_HIGH};
+    if (r && !r->fake_weights && !r->fake_inputs) {
+        grain[0] = r->forward;
+        grain[1] = r->dgrad;
+        grain[2] = r->wgrad;
+    }
+    for (int i = 0; i < 3; i++)
+        run->narrow[i] = rate_of(r, grain[i], run->rate);
+}
+
+/* Of most layers: the last rule that has one. Recipes of the table outlive the rules. */
+static const mx_quant_recipe *recipe_of(const mx_quantization *q)
+{
+    const mx_quant_recipe *r = NULL;
+    for (int i = 0; q && i < q->n_rules; i++)
+        r = q->rule[i].recipe ? q->rule[i].recipe : r;
+    return r ? mx_quant_recipe_find(r->name) : NULL;
+}
+
 mx_status mx_run_kind_of(mx_run_kind *r, const mx_config *c, const mx_model_spec *m)
 {
     mx_arena arena = {0};
     mx_step_options o;
     mx_status st = mx_step_configure(&o, c, m, MX_STEP_TRAIN, 1, &arena);
+    const mx_quant_recipe *recipe = st ? NULL : recipe_of(o.compile.quantization);
     mx_arena_fini(&arena);
     if (st)
         return st;
     bool narrow = o.compile.compute == MX_BF16;
+    mx_rate rate = narrow ? MX_RATE_BF16 : MX_RATE_F32;
     double moment = (double)mx_dtype_bytes(o.optimizer.mu_dtype);
     const mx_optimizer_rule *rule = mx_optimizer_rule_of(&o.optimizer);
     if (rule->moments > 1)
         moment += (double)mx_dtype_bytes(o.optimizer.nu_dtype);
     if (rule->moment_bytes > 0)
         moment = rule->moments * rule->moment_bytes;
-    *r = (mx_run_kind){.rate = narrow ? MX_RATE_BF16 : MX_RATE_F32,
+    *r = (mx_run_kind){.rate = rate,
                        .again = -1,
                        .exchange_factor = mx_config_float(c, "ragged_buffer_factor"),
                        .weight_bytes = o.compile.narrow_weights ? 2 : 4,
                        .copy_bytes = narrow && !o.compile.narrow_weights ? 2 : 0,
                        .gradient_bytes = o.compile.narrow_grads ? 2 : 4,
                        .state_bytes = moment};
+    mx_run_kind_quantize(r, recipe);
     r->update_bytes =
         2 * r->weight_bytes + r->copy_bytes + 2 * r->gradient_bytes + 2 * r->state_bytes;
     return MX_OK;

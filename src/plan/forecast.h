@@ -39,6 +39,8 @@ typedef struct {
 
 /* How the keys have weights, gradients and optimizer state stored and multiplied. */
 mx_status mx_run_kind_of(mx_run_kind *r, const mx_config *c, const mx_model_spec *m) MX_MUST_USE;
+/* The rates of GEMMs that this recipe quantizes; NULL: none does. */
+void mx_run_kind_quantize(mx_run_kind *run, const mx_quant_recipe *r);
 /* f->machine and f->mesh are given; a choice of a search also gives batch, remat and the layout's
  * microbatches and chunks. */
 mx_status mx_forecast_make(mx_forecast *f, const mx_config *c, const mx_model_spec *m) MX_MUST_USE;

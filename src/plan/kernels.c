@@ -10,6 +10,8 @@ static double operand_bytes(mx_rate r)
     static const double bytes[MX_RATES] = {[MX_RATE_F32] = 4,
                                            [MX_RATE_BF16] = 2,
                                            [MX_RATE_FP8] = 1,
+                                           [MX_RATE_FP8_ROWS] = 1,
+                                           [MX_RATE_FP8_BLOCKS] = 1,
                                            [MX_RATE_INT8] = 1,
                                            [MX_RATE_FP4] = 0.5};
     return bytes[r];
@@ -51,12 +53,14 @@ static double formula(const mx_plan_chip *c, const mx_plan_gemm *g)
 static double correction(const mx_plan_chip *c, const mx_plan_gemm *g)
 {
     double sum = 0, weight = 0;
-    for (int i = 0; i < c->n_gemm; i++) {
-        const mx_gemm_point *p = &c->gemm[i];
+    const mx_gemm_points *all = g->groups > 1 ? &c->grouped : &c->gemm;
+    for (int i = 0; i < all->n; i++) {
+        const mx_gemm_point *p = &all->at[i];
         double dm = log2(p->m / g->m), dn = log2(p->n / g->n), dk = log2(p->k / g->k);
-        double w = 1 / (0.05 + dm * dm + dn * dn + dk * dk);
-        mx_plan_gemm at = {p->m, p->n, p->k, 1, MX_RATE_BF16};
-        sum += w * (2 * p->m * p->n * p->k / p->flops) / formula(c, &at);
+        double de = log2(p->groups / g->groups);
+        double w = 1 / (0.05 + dm * dm + dn * dn + dk * dk + de * de);
+        mx_plan_gemm at = {p->m, p->n, p->k, p->groups, MX_RATE_BF16};
+        sum += w * (2 * p->m * p->n * p->k * p->groups / p->flops) / formula(c, &at);
         weight += w;
     }
     return weight > 0 ? sum / weight : 1;
@@ -71,19 +75,38 @@ double mx_gemm_seconds(const mx_plan_chip *c, const mx_plan_gemm *g)
     return fmax(compute, memory) + c->launch_seconds;
 }
 
+/* FLOP/s with heads of 64, 128 or 256. Those of 128 have a curve, or shares of sustained; the
+ * others a curve, or less than those by what the tensor cores are filled less. */
+static double attention_rate(const mx_plan_chip *c, int size, double length, bool backward)
+{
+    static const double share[2][2] = {{0.70, 1.0}, {0.54, 0.84}}; /* at 2k and from 32k on */
+    static const double fill[MX_HEAD_SIZES][2] = {{0.76, 0.87}, {1, 1}, {0.81, 0.81}};
+    const mx_rate_curve *curve = &c->attention[size][backward], *usual = &c->attention[1][backward];
+    double w = fmin(fmax(log2(length / 2048) / 4, 0), 1);
+    if (curve->n)
+        return mx_rate_curve_at(curve, length);
+    if (usual->n)
+        return fill[size][backward] * mx_rate_curve_at(usual, length);
+    return fill[size][backward] * c->sustained[MX_RATE_BF16] *
+           (share[backward][0] + w * (share[backward][1] - share[backward][0]));
+}
+
 double mx_attention_seconds(const mx_plan_chip *c, double flops, double length, double head_dim,
                             bool backward)
 {
-    static const double share[2][2] = {{0.70, 1.0}, {0.54, 0.84}}; /* at 2k and from 32k on */
-    const mx_rate_curve *curve = &c->attention[backward];
-    double w = fmin(fmax(log2(length / 2048) / 4, 0), 1);
-    double rate = curve->n
-                      ? mx_rate_curve_at(curve, length)
-                      : c->sustained[MX_RATE_BF16] *
-                            (share[backward][0] + w * (share[backward][1] - share[backward][0]));
-    double fill =
-        head_dim < 128 ? pow(head_dim / 128, backward ? 0.2 : 0.4) : pow(128 / head_dim, 0.3);
-    return flops / (rate * fill) + c->launch_seconds;
+    double at = fmin(fmax(log2(head_dim / 64), 0), MX_HEAD_SIZES - 1);
+    int below = at < 1 ? 0 : 1;
+    double rate = (1 - (at - below)) * attention_rate(c, below, length, backward) +
+                  (at - below) * attention_rate(c, below + 1, length, backward);
+    return flops / rate + c->launch_seconds;
+}
+
+double mx_recurrence_seconds(const mx_plan_chip *c, double flops, double bytes, bool backward)
+{
+    static const double share[2] = {0.07, 0.045}; /* of sustained: short GEMMs, one after another */
+    double rate = c->recurrence[backward] > 0 ? c->recurrence[backward]
+                                              : share[backward] * c->sustained[MX_RATE_BF16];
+    return fmax(flops / rate, bytes / (c->bytes_per_second * c->memory_share));
 }
 
 double mx_stream_seconds(const mx_plan_chip *c, double bytes, double kernels)

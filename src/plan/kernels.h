@@ -9,8 +9,8 @@
  * The sustained rate, less what is lost at the edges: prologue and epilogue of the loop over k, and
  * the last wave of tiles of 128 x 256, which fills half of the idle SMs on average
  * since libraries choose among tiles. Never faster than its operands come from memory. Where the
- * chip has measured points, their ratio to this formula, weighted by nearness in the logarithms of
- * m, n and k, corrects it. */
+ * chip has measured points, of one GEMM or of groups, their ratio to this formula, weighted by
+ * nearness in the logarithms of m, n, k and groups, corrects it. */
 typedef struct {
     double m, n, k, groups;
     mx_rate rate;
@@ -18,10 +18,13 @@ typedef struct {
 double mx_gemm_seconds(const mx_plan_chip *c, const mx_plan_gemm *g);
 
 /* Attention of one pass over `flops`, at sequences of `length`. backward: its own rate, which
- * counts 2.5 times the forward pass's FLOPs. Head sizes other than 128 fill the tensor cores less.
+ * counts 2.5 times the forward pass's FLOPs. By head size: between the curves of 64, 128 and 256.
  */
 double mx_attention_seconds(const mx_plan_chip *c, double flops, double length, double head_dim,
                             bool backward);
+
+/* One pass of the delta rule and the like; backward counts 2.5 times the forward pass's FLOPs. */
+double mx_recurrence_seconds(const mx_plan_chip *c, double flops, double bytes, bool backward);
 
 /* Kernels that stream so many bytes. */
 double mx_stream_seconds(const mx_plan_chip *c, double bytes, double kernels);

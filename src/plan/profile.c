@@ -3,6 +3,7 @@
 
 #include "compile/mesh/axis_rules.h"
 #include "ops.h"
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -89,7 +90,7 @@ static void add_gemm(walk *w, int layer, const mx_node *input, mx_profile_gemm g
     for (int i = 0; i < work->n_gemm; i++) {
         mx_profile_gemm *have = &work->gemm[i];
         if (w->read[layer][i] == input && have->cut == g.cut && have->experts == g.experts &&
-            have->k == g.k && g.cut != MX_GEMM_ROW) {
+            have->k == g.k && g.cut != MX_GEMM_ROW && g.experts == 0) {
             have->n += g.n;
             return;
         }
@@ -246,7 +247,16 @@ double mx_profile_flops(const mx_profile *p)
 typedef struct {
     mx_profile_passes layer[MX_MAX_LAYERS], ends;
     double again[MX_MAX_LAYERS][2], forward[MX_MAX_LAYERS][2]; /* FLOPs of GEMMs, attention */
+    double narrow[MX_MAX_LAYERS][2]; /* FLOPs of GEMMs of 8-bit numbers, dense and of experts */
 } sums;
+
+/* Of 8-bit numbers, in the forward pass? */
+static void see_narrow(sums *s, int layer, const mx_node *n)
+{
+    bool experts = mx_starts_with(n->op->name, "grouped");
+    if (layer >= 0 && n->n_in && n->in[0] && mx_dtype_bytes(n->in[0]->type.dtype) == 1)
+        s->narrow[layer][experts] += mx_node_cost(n).flops;
+}
 
 /* Is the value as large as a weight and not as a sequence? Sums of gradients are. */
 static bool of_weights(const mx_node *n)
@@ -254,16 +264,35 @@ static bool of_weights(const mx_node *n)
     return n->op->alias[0] > 0 || n->op == &mx_op_embed_grad;
 }
 
+/* Does it read a weight, and give as many numbers? Quantized weights are made so. */
+static bool from_weight(const mx_node *n)
+{
+    const mx_node *w = n->n_in && n->in[0] ? weight_of(n->in[0]) : NULL;
+    return w && mx_type_count(&w->type) == mx_type_count(&n->type);
+}
+
+static double bytes_of(const mx_node *n)
+{
+    double sum = (double)mx_type_bytes(&n->in[0]->type);
+    for (int k = 0; k < n->n_out; k++)
+        sum += (double)mx_type_bytes(mx_node_type(n, k));
+    return sum;
+}
+
 static void see_stream(const mx_profile *p, mx_profile_passes *s, const mx_node *n, int pass)
 {
     if (of_weights(n))
         return;
     s->kernels[pass] += 1;
+    if (from_weight(n)) {
+        s->weight_stream[pass] += bytes_of(n);
+        return;
+    }
     for (int i = 0; i < n->n_in; i++)
         if (n->in[i] && !weight_of(n->in[i]))
-            s->stream[pass] += (double)mx_type_bytes(&n->in[i]->type) / p->length;
+            s->stream[pass] += (double)mx_type_bytes(&n->in[i]->type) / p->tokens;
     for (int k = 0; k < n->n_out; k++)
-        s->stream[pass] += (double)mx_type_bytes(mx_node_type(n, k)) / p->length;
+        s->stream[pass] += (double)mx_type_bytes(mx_node_type(n, k)) / p->tokens;
 }
 
 /* Where the forward pass ends: at the loss. */
@@ -279,7 +308,7 @@ static int find_loss(const mx_program *program)
 static bool is_expert_rows(const mx_profile *p, int layer, const mx_type *t)
 {
     double top_k = layer < 0 ? 0 : p->kind[p->of[layer]].work.top_k;
-    return top_k > 0 && t->ndim == 2 && (double)t->dim[0] == top_k * p->length;
+    return top_k > 0 && t->ndim == 2 && (double)t->dim[0] == top_k * p->tokens;
 }
 
 static void see_saved(const mx_profile *p, mx_profile_passes *s, const mx_program *program,
@@ -292,9 +321,13 @@ static void see_saved(const mx_profile *p, mx_profile_passes *s, const mx_progra
         bool own = q->root == n && q->out == k && q->offset >= 0 && !q->hosted;
         if (!own || q->first >= loss || q->last <= loss || n->op->kind == MX_SOURCE)
             continue;
-        s->saved += (double)mx_type_bytes(t) / p->length;
+        if (from_weight(n)) {
+            s->weight_saved += (double)mx_type_bytes(t);
+            continue;
+        }
+        s->saved += (double)mx_type_bytes(t) / p->tokens;
         if (is_expert_rows(p, layer, t))
-            s->saved_rows += (double)mx_type_bytes(t) / p->length;
+            s->saved_rows += (double)mx_type_bytes(t) / p->tokens;
     }
 }
 
@@ -313,6 +346,17 @@ static void add_passes(mx_profile_passes *to, const mx_profile_passes *from)
         a[i] += b[i];
 }
 
+/* FLOPs of a layer's GEMMs in the program, forward. */
+static double gemm_flops(const mx_profile *p, int layer, bool experts)
+{
+    const mx_profile_work *w = &p->kind[p->of[layer]].work;
+    double sum = 0;
+    for (int i = 0; i < w->n_gemm; i++)
+        if ((w->gemm[i].experts > 0) == experts)
+            sum += 2 * w->gemm[i].rows * w->gemm[i].n * w->gemm[i].k * p->tokens;
+    return sum;
+}
+
 /* What layers of a kind have on average: the first and the last differ a little. */
 static double share_out(mx_profile *p, sums *s)
 {
@@ -322,8 +366,12 @@ static double share_out(mx_profile *p, sums *s)
     for (int l = 0; l < p->n_layers; l++) {
         for (int i = 0; i < 2; i++)
             s->layer[l].again[i] = s->forward[l][i] > 0 ? s->again[l][i] / s->forward[l][i] : 0;
+        for (int i = 0; i < 2; i++) {
+            double all = gemm_flops(p, l, i);
+            s->layer[l].narrow[i] = all > 0 ? fmin(1, s->narrow[l][i] / all) : 0;
+        }
         add_passes(&p->kind[p->of[l]].passes, &s->layer[l]);
-        saved += s->layer[l].saved;
+        saved += s->layer[l].saved + s->layer[l].weight_saved / p->tokens;
     }
     for (int k = 0; k < p->n_kinds; k++)
         divide(&p->kind[k].passes, p->kind[k].layers);
@@ -331,9 +379,10 @@ static double share_out(mx_profile *p, sums *s)
     return saved + s->ends.saved;
 }
 
-void mx_profile_program(mx_profile *p, const mx_program *program)
+void mx_profile_program(mx_profile *p, const mx_program *program, int64_t sequences)
 {
     mx_arena arena = {0};
+    p->tokens = (double)sequences * p->length;
     sums *s = MX_NEW(&arena, sums);
     int loss = find_loss(program);
     for (int i = 0; i < program->n; i++) {
@@ -346,13 +395,15 @@ void mx_profile_program(mx_profile *p, const mx_program *program)
         bool attention = n->op == &mx_op_attention;
         if (l >= 0 && multiplies(n) && (n->recomputed || !pass))
             (n->recomputed ? s->again : s->forward)[l][attention] += mx_node_cost(n).flops;
+        if (!pass && !n->recomputed)
+            see_narrow(s, l, n);
         if (multiplies(n))
             to->kernels[pass] += 1;
         else
             see_stream(p, to, n, pass);
     }
     double saved = share_out(p, s);
-    double rest = (program->bytes.activations + program->bytes.workspace) / p->length - saved;
+    double rest = (program->bytes.activations + program->bytes.workspace) / p->tokens - saved;
     p->working = rest > 0 ? rest : 0;
     mx_arena_fini(&arena);
 }

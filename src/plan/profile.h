@@ -17,8 +17,8 @@ enum { MX_PROFILE_GEMMS = 24, MX_PROFILE_KINDS = 16, MX_PROFILE_ATTENTIONS = 4 }
 
 typedef enum { MX_GEMM_WHOLE, MX_GEMM_COLUMN, MX_GEMM_ROW } mx_gemm_cut;
 
-/* (rows x tokens, k) x (k, n). Those that read one input are one GEMM, as the program merges them.
- */
+/* (rows x tokens, k) x (k, n). Dense ones that read one input are one GEMM, as the program merges
+ * them. */
 typedef struct {
     double rows, n, k; /* rows per token: 1, or how many experts a token goes to */
     double experts;    /* 0: dense */
@@ -48,6 +48,10 @@ typedef struct {
     double saved_rows; /* of those, rows of experts */
     double kernels[2]; /* per layer and microbatch */
     double again[2];   /* computed again, share of the forward pass: GEMMs, attention */
+    double narrow[2];  /* in 8 bits, share of the forward pass's GEMMs: dense, of experts */
+    /* per microbatch, not token: bytes of kernels that read weights, as those that quantize them,
+     * and of their results that wait for the backward pass */
+    double weight_stream[2], weight_saved;
 } mx_profile_passes;
 
 typedef struct {
@@ -63,6 +67,7 @@ typedef struct {
     int n_layers;
     mx_profile_passes ends; /* what is in no layer */
     double width, vocab, length;
+    double tokens;          /* of the compiled program */
     double embedding, head; /* numbers of parameters; a tied head is counted once, as embedding */
     bool tied;
     double parameters;
@@ -71,9 +76,10 @@ typedef struct {
 
 /* Layers, GEMMs and weights of a model that is built for sequences of `length`. */
 mx_status mx_profile_model(mx_profile *p, const mx_model_spec *m, int64_t length) MX_MUST_USE;
-/* Adds what a program of the model shows, compiled for one sequence of that length, which adds up
- * gradients (MX_STEP_ACCUMULATE) and so has no optimizer in it. */
-void mx_profile_program(mx_profile *p, const mx_program *program);
+/* Adds what a program of the model shows, compiled for some sequences of that length, which adds up
+ * gradients (MX_STEP_ACCUMULATE) and so has no optimizer in it. More than one: with one, what is
+ * the same for all sequences (learned positions) looks like a value of each. */
+void mx_profile_program(mx_profile *p, const mx_program *program, int64_t sequences);
 
 /* FLOPs of one token, forward, without what is computed again; attention counts what is seen. */
 double mx_profile_flops(const mx_profile *p);

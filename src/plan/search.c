@@ -103,7 +103,8 @@ double mx_search_usable_bytes(const mx_plan_chip *c)
     return 0.96 * c->memory_bytes;
 }
 
-static void consider(search *s, mx_plan_choice c)
+/* False: it does not fit. */
+static bool consider(search *s, mx_plan_choice c)
 {
     mx_layer_costs costs;
     c.layout.mesh = &c.mesh;
@@ -116,14 +117,30 @@ static void consider(search *s, mx_plan_choice c)
             s->out->least = c.memory;
             s->out->least_mesh = c.mesh;
         }
-        return;
+        return false;
     }
     c.bound = bound_of(&q, &costs);
     MX_GROW(s->out->best, s->out->n, s->cap);
     s->out->best[s->out->n++] = c;
+    return true;
 }
 
-/* Microbatches, chunks and remat policies of one mesh. */
+/* Chunks and remat policies of one mesh and microbatch. False: none fits. */
+static bool fill_batch(search *s, mx_plan_choice c)
+{
+    bool fits = false;
+    int64_t stages = c.layout.stage;
+    for (int64_t v = 1; v == 1 || (stages > 1 && v <= 8); v *= 2) {
+        c.layout.chunks = v;
+        if (stages * v > s->profile[0]->n_layers)
+            break;
+        for (c.remat = 0; c.remat < s->out->n_remats; c.remat++)
+            fits |= consider(s, c);
+    }
+    return fits;
+}
+
+/* Microbatches of one mesh, doubling until they do not fit. */
 static void fill_mesh(search *s, const degrees *d)
 {
     mx_plan_choice c = {.mesh = mesh_of(d, s->q->machine->per_node)};
@@ -133,20 +150,13 @@ static void fill_mesh(search *s, const degrees *d)
     if (s->q->sequences % c.layout.data || (int64_t)s->profile[0]->width % c.layout.shard)
         return;
     int64_t rows = s->q->sequences / c.layout.data;
-    for (int64_t b = 1; b <= rows && b <= 16; b *= 2) {
-        if (rows % b)
-            continue;
+    for (int64_t b = 1; b <= rows && rows % b == 0; b *= 2) {
         c.layout.microbatch = b;
         c.layout.n_microbatches = rows / b;
         if (d->stage > 1 && c.layout.n_microbatches < d->stage)
-            continue;
-        for (int64_t v = 1; v == 1 || (d->stage > 1 && v <= 8); v *= 2) {
-            c.layout.chunks = v;
-            if (d->stage * v > s->profile[0]->n_layers)
-                break;
-            for (c.remat = 0; c.remat < s->out->n_remats; c.remat++)
-                consider(s, c);
-        }
+            return;
+        if (!fill_batch(s, c))
+            return;
     }
 }
 

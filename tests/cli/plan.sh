@@ -66,6 +66,12 @@ qlora="model_name=llama3.1-8b chip=h200 per_device_batch_size=1 max_target_lengt
 key=total full=$(total $qlora) nf4=$(total $qlora lora_weight_qtype=nf4)
 awk -v a="$full" -v b="$nf4" 'BEGIN { exit !(b < 8 * 2^30 && a - b > 9e9) }' || { echo "plan.sh: $full bytes, $nf4 with nf4"; bad=1; }
 expect 0 '8.07 G parameters, 41.9 M trained' $maxc plan $qlora lora_weight_qtype=nf4
+# 524,288 tokens in one sequence: MLPs in pieces, and half of the layers' inputs in host memory.
+long="$maxc plan model_name=llama3.1-8b chip=h200 per_device_batch_size=1 max_target_length=524288 lora.enable_lora=true lora_weight_qtype=nf4 \
+    remat_policy=custom decoder_layer_input=offload"
+expect 0 'memory    1[0-3][0-9] GiB of 141 GiB' $long cpu_offloading_num_layers=16 num_mlp_tiling=16
+expect 0 'host      60.0 GiB, pinned' $long cpu_offloading_num_layers=16 num_mlp_tiling=16
+expect 4 'does not fit in the 141 GiB' $long num_mlp_tiling=1
 # The checkpoint that training would begin with, as the model; MODEL wins over it.
 fixtures=tests/fixtures/models
 expect 0 '^model     qwen3, ' $maxc plan load_parameters_path=$fixtures/qwen3 per_device_batch_size=1 max_target_length=32

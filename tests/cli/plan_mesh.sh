@@ -92,6 +92,13 @@ printf 'h100: {sustained: {bfloat16: 400}}\n' > "$tmp/chips.yml"
 slow=$($plan compile_topology=h100x8 mesh=fsdp=8 chip_file="$tmp/chips.yml" | sed -n 's/^time *\([^ ]*\) s .*/\1/p')
 fast=$($plan compile_topology=h100x8 mesh=fsdp=8 | sed -n 's/^time *\([^ ]*\) s .*/\1/p')
 awk -v s="$slow" -v f="$fast" 'BEGIN { exit !(s > 1.2 * f) }' || { echo "plan_mesh.sh: $slow s at 400 TFLOP/s, $fast at 690"; bad=1; }
+# 8-bit recipes are planned as such; ranks that differ on data and fsdp alone share a program in a saved file.
+time_of() { $model per_device_batch_size=16 compile_topology=h100x1 mesh=data=1 dtype=bfloat16 "$@" | sed -n 's/^time *\([^ ]*\) s .*/\1/p'; }
+wide=$(time_of) narrow=$(time_of quantization=fp8_tensorwise) blocks=$(time_of quantization=fp8_blockwise)
+awk -v w="$wide" -v n="$narrow" -v b="$blocks" 'BEGIN { exit !(n < 0.95 * w && n < b && b < w) }' ||
+    { echo "plan_mesh.sh: $wide s in bfloat16, $narrow in fp8, $blocks with scales of blocks"; bad=1; }
+expect 0 'of 32 ranks in .*; kinds of rank: 4;' $maxc plan model_name=llama-15m compile_topology=h100x32 mesh=data=4,fsdp=8 \
+    max_target_length=64 per_device_batch_size=1 compiled_trainstep_file="$tmp/step.bin"
 # A table of runs with a model that only models= has, and a system that systems= knows; calibration is read back.
 printf 'model,seq,gpus,chip,precision,gbs,mbs,tp,pp,cp,vp,ep,fsdp,tok_s_gpu,source,task,dp,recompute,note\n' > "$tmp/rows.csv"
 printf 'mine,512,8,H100,bf16,64,1,1,1,1,,1,8,1000,"me, and",pretrain,8,none,\n' >> "$tmp/rows.csv"

@@ -43,7 +43,7 @@ refused 'do not go with dump_ir' dump_ir=all
 with() { expect "$1" "$2" "$maxc" train $keys $run run_name=bad per_device_batch_size=2 base_mlp_dim=64 steps=3 eval_interval=2 eval_steps=1 compiled_trainstep_file="$3"; }
 with 3 'there is no file .*none.bin; `maxc plan' "$tmp/none.bin"
 echo 'not a program' > "$tmp/text.bin"; with 3 'does not begin with MAXCSTEP' "$tmp/text.bin"
-{ printf 'MAXCSTEP\011'; tail -c +10 "$tmp/one.bin"; } > "$tmp/format.bin"; with 3 'format is version 9, and this program reads 1' "$tmp/format.bin"
+{ printf 'MAXCSTEP\011'; tail -c +10 "$tmp/one.bin"; } > "$tmp/format.bin"; with 3 'format is version 9, and this program reads 2' "$tmp/format.bin"
 { head -c 5000 "$tmp/one.bin"; printf 'X'; tail -c +5002 "$tmp/one.bin"; } > "$tmp/damaged.bin"; with 3 'it is damaged: .* checksum' "$tmp/damaged.bin"
 head -c 5000 "$tmp/one.bin" > "$tmp/short.bin"; with 3 'it is damaged' "$tmp/short.bin"
 # Another build of the program: its ID is in the file, behind the checksum.

@@ -109,8 +109,8 @@ MX_TEST(measured_gemms_correct_the_formula)
     mx_plan_chip c = ideal();
     mx_plan_gemm g = {4096, 4096, 4096, 1, MX_RATE_BF16};
     double before = mx_gemm_seconds(&c, &g);
-    c.gemm[c.n_gemm++] = (mx_gemm_point){4096, 4096, 4096, 0.5e12};
+    c.gemm.at[c.gemm.n++] = (mx_gemm_point){1, 4096, 4096, 4096, 0.5e12};
     near(mx_gemm_seconds(&c, &g), 2 * before, "half of the rate was measured");
-    c.gemm[c.n_gemm++] = (mx_gemm_point){64, 64, 64, 1e12 * 64 / 64};
+    c.gemm.at[c.gemm.n++] = (mx_gemm_point){1, 64, 64, 64, 1e12};
     MX_CHECK(mx_gemm_seconds(&c, &g) > 1.9 * before, "a far point counts little");
 }
