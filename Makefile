@@ -23,7 +23,7 @@
 #   make bench      the measurements behind docs/performance.md
 #   make lint       the limits of STYLE.md
 #   make readme     the table of model families in README.md, from the program's own
-#   make test-meshes  five kinds of model on 144 meshes of virtual ranks
+#   make test-meshes  five kinds of model on 144 meshes of virtual ranks; memory of two processes against its plan
 #   make base-yml   configs/base.yml, from the tables of keys
 #   make fuzz-keys  N (3000) random settings of all keys, a few steps each, under ASan
 #   make install    PREFIX (/usr/local), DESTDIR: the program, configs, library, manual pages, completion; also uninstall
@@ -201,10 +201,11 @@ test-kills: all
 
 # Five kinds of model on all meshes of 8 ranks and 60 of 16.
 .PHONY: test-meshes
-test-meshes:
+test-meshes: all
 	@$(MAKE) --no-print-directory MODE=plain build/plain/tests_run
 	@[ build/meshes.txt -nt build/plain/tests_run ] || rm -f build/meshes.txt
 	@MX_MESHES=all MX_MESHES_FILE=build/meshes.txt MX_TEST_SECONDS=36000 build/plain/tests_run 'meshes_of*'
+	@tools/test-mesh-memory
 
 .PHONY: test-clients test-page screenshot fuzz-http soak-serve test-serve-families
 test-clients: all

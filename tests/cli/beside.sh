@@ -1,6 +1,7 @@
 #!/bin/sh
 # beside.sh - threads of a run that wait for each other leave the processor to others: two runs of two threads, beside
 # each other and beside whatever else the machine does, take about the processor time that runs of one thread take.
+# alone: it measures processor time.
 set -u
 cd "$(dirname "$0")/../.."
 maxc=${MAXC:-build/maxc}

@@ -1,6 +1,7 @@
 #!/bin/sh
 # The CUDA plug-in builds and links, generated kernels compile without a GPU for every architecture, and the
 # device tests pass where there is a device (and say that they were skipped where there is none).
+# alone: it builds the plug-in that other tests may open.
 set -e
 cd "$(dirname "$0")/../.."
 if ! command -v nvcc > /dev/null 2>&1; then
@@ -11,6 +12,11 @@ make -s -j2 cuda build/gpu/nvrtc_test build/gpu/blocks_test
 # Everything the plug-in does not define itself must come from the main program (base/) or libc.
 nm -D --undefined-only build/release/libmaxc_cuda.so | awk '{ print $NF }' |
     grep -E '^(cublas|cudnn|nvrtc|nccl)' && { echo "the plug-in links a library it must open"; exit 1; }
+# No name has two meanings: a debugger or a profiler would show the wrong one, and a plug-in linked otherwise call it.
+names() { nm --defined-only "$@" | awk '$2 ~ /[TDBR]/ { print $3 }' | grep '^mx_' | sort; }
+names build/release/maxc > build/program_names
+twice=$(names -D build/release/libmaxc_cuda.so | comm -12 - build/program_names)
+[ -z "$twice" ] || { echo "in the program and in the plug-in: $twice"; exit 1; }
 build/gpu/nvrtc_test
 build/gpu/blocks_test
 # What every family's training step generates, for the GPUs of today; three of them for older and newer ones.

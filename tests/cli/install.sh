@@ -70,7 +70,25 @@ if command -v bash > /dev/null; then
     completes learning_rate help learning_r
     completes doctor help doc
 fi
-if command -v zsh > /dev/null; then zsh -n "$root/opt/maxc/share/zsh/site-functions/_maxc" || say "zsh does not read its completion"; fi
+# zsh on a terminal of its own, whose compadd writes down what is offered.
+cat > "$tmp/offers.zsh" << 'END'
+zmodload zsh/zpty
+zpty shell zsh -f -i
+zpty -w shell "fpath=(${(q)1} \$fpath); autoload -Uz compinit && compinit -u -D"
+zpty -w shell "compadd() { local -a got; builtin compadd -O got \"\$@\"; print -rl -- \$got >> ${(q)2}; builtin compadd \"\$@\" }; : > ${(q)2}"
+repeat 200; do [[ -e $2 ]] && break; sleep 0.1; done
+zpty -w -n shell "$3"$'\t'
+repeat 200; do grep -qxF -e "$4" $2 && exit 0; sleep 0.1; done
+exit 1
+END
+if command -v zsh > /dev/null; then
+    for pair in 'maxc tr|train' 'maxc train learning_r|learning_rate=' 'maxc train lr_schedule_type=c|cosine' 'maxc train sm|small.yml' \
+        'maxc train --learning_r|learning_rate=' 'maxc generate llama3.2|llama3.2-1b' 'maxc tokenize format=js|jsonl'; do
+        rm -f "$tmp/offers"
+        PATH="$(dirname "$maxc"):$PATH" zsh -f "$tmp/offers.zsh" "$root/opt/maxc/share/zsh/site-functions" "$tmp/offers" "${pair%|*}" \
+            "${pair#*|}" > "$tmp/out" 2>&1 || { say "zsh does not complete \`${pair%|*}\` with ${pair#*|}:"; head -n 5 "$tmp/offers"; }
+    done
+fi
 if command -v fish > /dev/null; then
     f=$root/opt/maxc/share/fish/vendor_completions.d/maxc.fish
     fish_says() { PATH="$(dirname "$maxc"):$PATH" fish --no-config -c "source '$f'; complete -C '$1'" 2>&1 | cut -f 1; }

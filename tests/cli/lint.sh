@@ -21,6 +21,8 @@ wide=$(printf 'w%.0s' $(seq 110))
     printf '}\n'
     for i in $(seq 900); do echo; done
 } > src/nn/broken.c
+mkdir -p bench/gpu
+echo '#include "../../src/nn/kernel.cu"' > bench/gpu/twice_bench.cu
 for i in $(seq 60); do echo "/* file_$i.c - nothing. */" > "src/nn/file_$i.c"; done
 echo "$wide $wide" > docs/page.md
 if tools/lint > found 2>&1; then echo "lint.sh: nothing was found"; exit 1; fi
@@ -44,10 +46,11 @@ no_such_file.c does not exist
 mx_no_such_name does not exist
 src/no_such_folder does not exist
 columns of prose (limit 120)
+bench/gpu/twice_bench.cu:1: includes the source ../../src/nn/kernel.cu
 END
 [ "$(grep -c 'a switch over ops' found)" = 2 ] || { cat found; echo "lint.sh: an op known by its name"; exit 1; }
 # In order, it is clean.
-rm src/nn/*.c docs/page.md
+rm src/nn/*.c docs/page.md bench/gpu/*
 echo '/* good.c - nothing; see src/nn. */' > src/nn/good.c
 echo 'A page.' > docs/page.md
 tools/lint > found 2>&1 || { cat found; echo "lint.sh: breaches where there are none"; exit 1; }

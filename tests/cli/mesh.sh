@@ -22,6 +22,16 @@ one=$(ids)
 [ -n "$one" ] && [ "$(ids mesh=tensor=2)" = "$one" ] || fail "tensor=2 writes something else: $(cat "$d/err")"
 [ "$(ids ici_data_parallelism=2)" = "$one" ] || fail "two data ranks write something else: $(cat "$d/err")"
 
+# The engine's verbs: the batches of rank 0 on all ranks.
+m=tests/fixtures/post/model
+printf '%s\n' '{"context": "one two", "choices": [" three", " zebra"], "gold": 0}' '{"text": "the sea is a b c"}' > "$d/q.jsonl"
+score() { "$maxc" eval $m "$d/q.jsonl" format=json num_threads=2 "$@" 2> "$d/err"; }
+one=$(score)
+[ -n "$one" ] && [ "$(score mesh=data=2)" = "$one" ] || fail "two data ranks score something else: $(cat "$d/err")"
+talk() { echo hello | "$maxc" chat $m max_new_tokens=8 num_threads=2 "$@" 2> "$d/err"; }
+one=$(talk)
+[ -n "$one" ] && [ "$(talk mesh=tensor=2)" = "$one" ] || fail "tensor=2 says something else: $(cat "$d/err")"
+
 refused() { # STATUS WORDS ARGUMENTS...
     want=$1 words=$2; shift 2
     rc=0; "$maxc" "$@" > "$d/out" 2>&1 || rc=$?
@@ -29,6 +39,12 @@ refused() { # STATUS WORDS ARGUMENTS...
 }
 refused 2 'no mesh has an axis `tenser`' verify tests/fixtures/models/llama3 mesh=tenser=2
 refused 2 'multiplies to 2 ranks and there are 3' verify tests/fixtures/models/llama3 mesh=tensor=2 virtual_ranks=3
+refused 2 'stage' serve $m port=0 mesh=stage=2
+refused 2 'the engine does this on one device alone' serve $m port=0 max_loras=1 mesh=tensor=2
+refused 2 'argument ici_fsdp_parallelism=3: the mesh multiplies to 3 ranks and there are 2' train run_name=r base_output_directory="$d" \
+    ici_fsdp_parallelism=3 virtual_ranks=2
+refused 2 'layers.0.self_attn: .*ulysses: 6 query heads and 6 key heads do not divide by context=4; use ring' train \
+    model_name=llama-15m run_name=r base_output_directory="$d" mesh=context=4 context_parallel_strategy=ulysses max_target_length=64
 refused 2 'measures one device' bench train mesh=tensor=2
 refused 2 'joins processes with a GPU each' train run_name=r base_output_directory="$d" mesh=fsdp=2 collectives=nccl
 

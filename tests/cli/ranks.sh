@@ -1,6 +1,7 @@
 #!/bin/sh
 # ranks.sh - runs of several ranks, as processes of this machine: killed, told to stop, started twice, without a disk.
 # What they compute is compared in tests/train/ranks_test.c.
+# alone: ranks that stop are told from slow ones by the clock.
 set -u
 cd "$(dirname "$0")/../.."
 maxc=${MAXC:-$PWD/build/maxc}
@@ -107,7 +108,9 @@ for try in $(seq "${RANK_FAULTS:-2}"); do
     case "$rcs" in " 5 5 137" | " 5 137 5" | " 137 5 5") ;; *) fail "$what gave$rcs" ;; esac
     [ -z "$late" ] || fail "$what: still there: $(tail -n 2 "$d"/stop.*.log)"
     for r in 0 1 2; do
-        [ $r = "$victim" ] || grep -qE "rank $victim \(|have not come:.* $victim\b|rank 0 running there|from rank $victim," "$d/stop.$r.log" ||
+        # That a rank has not come is for rank 0 to say.
+        [ $r = "$victim" ] || grep -qE "rank $victim \(|rank 0 running there|from rank $victim," "$d/stop.$r.log" ||
+            grep -qE "have not come:.* $victim\b" "$d/stop.0.log" ||
             fail "$what: rank $r does not name it: $(cat "$d/stop.$r.log")"
     done
     left=$(find "$d" -maxdepth 2 -name '.maxc-rendezvous-*')
@@ -115,7 +118,7 @@ for try in $(seq "${RANK_FAULTS:-2}"); do
     rm -f $left
 done
 
-# Ranks that differ are refused on both sides, with what it is; a secret is not written down.
+# Ranks that differ are refused, and rank 0 says what it is; a secret is not written down.
 start 2 refused 3 rendezvous_secret=0123456789abcdef; finish
 [ "$rcs" = " 0 0" ] || fail "a secret of its own gave$rcs: $(cat "$d"/refused.*.log)"
 ! grep -rqs 0123456789abcdef "$d/refused" || fail "the secret stands in $(grep -rls 0123456789abcdef "$d/refused")"
@@ -125,7 +128,7 @@ for r in 0 1; do
         dataset_type=synthetic steps=$((r + 5)) > "$d/differ.$r" 2>&1 & eval "p$r=$!"
 done
 pids="$p0 $p1"; finish
-[ "$rcs" = " 2 2" ] && grep -q 'rank 1 (.*differs in steps;' "$d/differ.0" && grep -q 'rank 1 was started otherwise.*differs in steps;' "$d/differ.1" ||
+[ "$rcs" = " 2 2" ] && grep -q 'rank 1 (.*differs in steps;' "$d/differ.0" && [ ! -s "$d/differ.1" ] ||
     fail "other configurations gave$rcs: $(cat "$d"/differ.*)"
 
 # What is wrong with the settings of all is said by one.
@@ -153,11 +156,11 @@ pids="$p0 $p1"; finish
 [ "$rcs" = " 5 2" ] && grep -q 'rank 1, unlike rank 0: .*' "$d/alone.1" && grep -q 'MAXC_STEPS' "$d/alone.1" && grep -q 'have not come: 1' "$d/alone.0" ||
     fail "a configuration that one rank cannot read gave$rcs: $(cat "$d"/alone.*)"
 
-# A rank that cannot go on tells the others why: here all have the folder of a run that is in use.
+# Rank 0 says why the start cannot go on: here all have the folder of a run that is in use.
 start 2 used 100000 checkpoint_period=100000; first=$pids
 under_way used
 start 2 used 100000; finish
-[ "$rcs" = " 2 2" ] && grep -q 'rank 0: .*run.lock is locked by process' "$d/used.1.log" || fail "two jobs on one folder gave$rcs: $(cat "$d"/used.*.log)"
+[ "$rcs" = " 2 2" ] && grep -q 'run.lock is locked by process' "$d/used.0.log" && ! grep -q locked "$d/used.1.log" || fail "two jobs on one folder gave$rcs: $(cat "$d"/used.*.log)"
 for p in $first; do kill -INT "$p"; done
 pids=$first; finish
 [ "$rcs" = " 75 75" ] || fail "SIGINT gave$rcs"
