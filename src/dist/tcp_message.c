@@ -119,29 +119,34 @@ static bool pull(mx_tcp *t, int r, mx_letter *letters, mx_status *st)
 
 /* --- what goes --- */
 
-static void take_early(mail *m, mx_letter *l)
+static mx_status take_early(mx_tcp *t, int r, mx_letter *l)
 {
-    for (early **e = &m->early; *e; e = &(*e)->next)
-        if ((*e)->tag == l->m.tag) {
-            early *found = *e;
-            l->open = true;
-            *e = found->next;
-            found->next = m->spare;
-            m->spare = found;
-            m->n_early--;
-            return;
-        }
+    mail *m = &t->mail[r];
+    early **e = &m->early;
+    while (*e && (*e)->tag != l->m.tag)
+        e = &(*e)->next;
+    early *found = *e;
+    if (!found)
+        return MX_OK;
+    if (found->bytes != l->m.bytes)
+        return mismatch(t, r, &(frame){ROOM, found->tag, found->bytes}, l->m.bytes);
+    l->open = true;
+    *e = found->next;
+    found->next = m->spare;
+    m->spare = found;
+    m->n_early--;
+    return MX_OK;
 }
 
 /* The next frame for this rank; false: there is none. */
-static bool choose(mx_tcp *t, int r, mx_letter *letters)
+static bool choose(mx_tcp *t, int r, mx_letter *letters, mx_status *st)
 {
     mail *m = &t->mail[r];
-    for (mx_letter *l = letters; l && !m->sending; l = l->next) {
+    for (mx_letter *l = letters; l && !m->sending && !*st; l = l->next) {
         if (l->m.peer != r || l->done)
             continue;
         if (l->sends && !l->open)
-            take_early(m, l);
+            *st = take_early(t, r, l);
         if (l->sends ? !l->open : l->open)
             continue;
         l->open = true;
@@ -153,11 +158,11 @@ static bool choose(mx_tcp *t, int r, mx_letter *letters)
     return m->sending;
 }
 
-static bool push(mx_tcp *t, int r, mx_letter *letters)
+static bool push(mx_tcp *t, int r, mx_letter *letters, mx_status *st)
 {
     mail *m = &t->mail[r];
     size_t h = sizeof m->out;
-    if (!choose(t, r, letters))
+    if (!choose(t, r, letters, st))
         return false;
     bool head = m->gone < h;
     const char *from = head ? (const char *)&m->out + m->gone
@@ -211,7 +216,7 @@ mx_status mx_tcp_move(mx_comm *c, mx_letter *letters, bool *moved)
         }
         *moved |= pull(t, r, letters, &st);
         if (!st && !t->peer[r].closed)
-            *moved |= push(t, r, letters);
+            *moved |= push(t, r, letters, &st);
     }
     return st;
 }
