@@ -129,7 +129,7 @@ static void put_row(const mx_xent *c, const mx_xent_grads *g, int64_t i, double 
 size_t mx_xent_work_bytes(const mx_xent *c, bool backward)
 {
     size_t t = (size_t)MX_NUM_BYTES(sums_type(c));
-    return t * (size_t)(backward ? chunk_rows(c) * row_stride(c) : ROWS * TILE);
+    return t * (size_t)(backward ? min64(chunk_rows(c), c->n) * row_stride(c) : ROWS * TILE);
 }
 
 void mx_xent_forward(const mx_xent *c, void *loss, void *lse, void *work)
