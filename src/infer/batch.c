@@ -38,8 +38,8 @@ struct mx_engine_batch {
     mx_readback logits;   /* (rows, vocab) */
     mx_readback drawn[2]; /* (rows), of two batches in turn */
     bool reads_logits[2]; /* whether that batch's logits are read, too */
-    int turn, waited;     /* of these: of the next batch, and of the last one waited for */
-    int32_t *drawn_rows;  /* (rows): whose draw each is */
+    int turn, waited;     /* index into these: of the next batch, and of the last waited for */
+    int32_t *drawn_rows;  /* (rows): the sequence of each sampled token */
     const size *ran;    /* the program of the last batch */
     float *mask;        /* (tokens, slots rank): which adapter a token has; NULL: there are none */
     float *hidden;      /* (rows, width) */
@@ -48,7 +48,8 @@ struct mx_engine_batch {
     mx_arena arena;
 };
 
-/* Drafts are checked by the host, token by token. */
+/* Whether tokens can be taken from the batch before, on the device. Not with drafts: the host
+ * accepts or rejects them. */
 static bool follows(const mx_engine_batch_settings *o)
 {
     return o->draw_vocab && !o->draft && o->rows == o->sequences;
@@ -156,7 +157,7 @@ static size_t input_bytes(const size *z, input i)
     return sizeof(int32_t) * (size_t)(i == LAST || i == DRAWN_ROWS ? z->last : z->tokens);
 }
 
-/* *most grows to the memory that the program works in. */
+/* Raises *most to the memory that the program shares with the others of the session. */
 static mx_status plan_size(mx_engine_batch *b, const mx_model_spec *m, size *z, size_t *most)
 {
     mx_step_options so = step_options(&b->o, z->tokens, z == &b->image);
@@ -296,7 +297,7 @@ mx_engine_batch_input *mx_engine_batch_input_of(mx_engine_batch *b)
     return &b->in;
 }
 
-/* The rest of a program's batch. */
+/* Padding: rows of the program beyond the batch. */
 static void pad(mx_engine_batch_input *in, const size *z)
 {
     for (int64_t i = in->n; i < z->tokens; i++) {
@@ -309,7 +310,7 @@ static void pad(mx_engine_batch_input *in, const size *z)
     }
 }
 
-/* Ones where a token's adapter lies. */
+/* One at the columns of a token's adapter. */
 static mx_status write_mask(mx_engine_batch *b, mx_exec *e, int64_t tokens)
 {
     int64_t rank = b->o.adapters.rank, width = b->o.adapters.slots * rank;
@@ -319,7 +320,7 @@ static mx_status write_mask(mx_engine_batch *b, mx_exec *e, int64_t tokens)
     return mx_exec_write_whole(e, MX_LORA_MASK, b->mask);
 }
 
-/* What images bring, and where tokens stand in height and width. */
+/* Features of image tokens, and M-RoPE positions. */
 static mx_status write_images(mx_engine_batch *b, mx_exec *e, const size *z)
 {
     mx_engine_batch_input *in = &b->in;
@@ -335,7 +336,7 @@ static mx_status write_images(mx_engine_batch *b, mx_exec *e, const size *z)
     return mx_exec_write_whole(e, "image_until", in->until);
 }
 
-/* Logits where somebody wants them, and the tokens that were drawn. */
+/* Logits where they are wanted, and the sampled tokens. */
 static mx_status start_readback(mx_engine_batch *b, mx_exec *e, int turn)
 {
     bool logits = !b->o.draw_vocab;
@@ -374,7 +375,7 @@ static mx_status write_input(size *z, input i, const void *data)
     return mx_exec_write_whole(z->step.exec, input_names[i], data);
 }
 
-/* Whose tokens the batch draws. */
+/* Where input tokens come from, and whose tokens the batch samples. */
 static mx_status write_drawn_rows(mx_engine_batch *b, size *z)
 {
     const mx_engine_batch_input *in = &b->in;
@@ -454,7 +455,7 @@ mx_status mx_engine_batch_run(mx_engine_batch *b)
     return mx_engine_batch_wait(b, turn);
 }
 
-/* Twice: what the first run has chosen, the second one records (on CUDA, as a graph). */
+/* Twice: the first run chooses kernels, the second captures them (on CUDA, as a graph). */
 mx_status mx_engine_batch_warm_up(mx_engine_batch *b)
 {
     if (mx_session_traits(b->session)->host_memory)

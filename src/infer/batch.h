@@ -21,15 +21,16 @@ typedef struct {
     int64_t pages;
     bool keep_hidden;    /* hidden states of all tokens can be read: mx_engine_batch_after */
     bool draft;          /* the model's first MTP layer in place of the model: reads `before` */
-    int64_t image_width; /* of what a token of an image gets; 0: there are no images */
+    int64_t image_width; /* of an image token's features; 0: there are no images */
     bool places;         /* tokens have places (models/model.h) */
-    int64_t draw_vocab; /* the device draws tokens, of so many ids; 0: the caller does */
+    int64_t draw_vocab; /* the device samples, of so many ids; 0: the caller does */
     mx_lora adapters;   /* slots of a rank, or none */
     mx_compile_options compile;
 } mx_engine_batch_settings;
 
-/* What the cache takes: a token's entries, in pages, and a sequence's states, which do not grow
- * with it. A state is that of the sequence's last token: an earlier one cannot be gone back to. */
+/* Memory of the cache: a token's entries, in pages, and a sequence's recurrent states, which do not
+ * grow with it. Only the state after the last token is kept: there is no way back to an earlier
+ * one. */
 typedef struct {
     int64_t token, sequence;
 } mx_cache_bytes;
@@ -52,14 +53,14 @@ void mx_engine_batch_close(mx_engine_batch *b); /* NULL is a no-op */
 
 /* One batch, filled by the caller: token i of `n` is token[i] at position[i] of sequence row[i],
  * kept in slot[i], with the adapter in adapter_slot[i] (-1: none); logits are wanted of tokens
- * last[0..n_last). Where the device draws, a token may be the last one drawn of sequence from[i]
- * (-1: it is token[i]), whether the batch that drew it is over or not. table (sequences, columns):
- * the page of each `page` positions; who changes it counts up table_changes. Where the device
- * draws, sampling (n_last, 4) says how (ops/sample_token.c), and logits are there for those of
- * which wants_logits is set.
- * With images: has_images where there are such tokens, which are -1; image (n, image_width) is what
- * they get, 0 for the others, and until[i] the last position that token i sees, its own for the
- * others. Where tokens have places, place[i] are those of token i.
+ * last[0..n_last). Where the device samples, a token may be the last one sampled of sequence
+ * from[i] (-1: it is token[i]), whether the batch that sampled it is over or not; sampling
+ * (n_last, 4) says how (ops/sample_token.c), and there are logits only where wants_logits is set.
+ * table (sequences, columns), the page table: the page of each `page` positions; who changes it
+ * counts up table_changes.
+ * With images: has_images where there are such tokens, which are -1; image (n, image_width) are
+ * their features, 0 for the others, and until[i] the last position that token i sees, its own for
+ * the others. Where tokens have places, place[i] are those of token i.
  * Of an MTP layer: before (n, width), the hidden states that tokens follow. */
 typedef struct {
     int64_t n, n_last;
@@ -84,11 +85,11 @@ mx_status mx_engine_batch_launch(mx_engine_batch *b, int *turn) MX_MUST_USE;
 mx_status mx_engine_batch_wait(mx_engine_batch *b, int turn) MX_MUST_USE;
 /* (vocab) of token last[i]; borrowed */
 const float *mx_engine_batch_logits(const mx_engine_batch *b, int64_t i);
-/* What the device has drawn for token last[i] of the batch that was waited for last; -1: its
+/* What the device has sampled for token last[i] of the batch that was waited for last; -1: its
  * logits are not numbers. */
 int32_t mx_engine_batch_drawn(const mx_engine_batch *b, int64_t i);
 /* Where the host's memory is not the device's: every program once, so that no request waits for
- * kernels to be chosen. */
+ * kernels to be chosen or graphs to be captured. */
 mx_status mx_engine_batch_warm_up(mx_engine_batch *b) MX_MUST_USE;
 /* The last layer's output for tokens last[], (n_last, width), of the batch that has just run. */
 mx_status mx_engine_batch_hidden(mx_engine_batch *b, float *out) MX_MUST_USE;

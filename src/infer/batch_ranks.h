@@ -1,8 +1,8 @@
 /* batch_ranks.h - the virtual ranks of an engine: rank 0 has the requests, all compute its batches.
  *
  * Rank 0 hands over what a batch is made of before it launches its own; the others copy it, and
- * meet it in the collectives of the program. Which page is whose, what is drawn and when an answer
- * ends is known to rank 0 alone.
+ * meet it in the collectives of the program. Scheduling and sampling are
+ * rank 0's alone.
  */
 #ifndef MX_INFER_BATCH_RANKS_H
 #define MX_INFER_BATCH_RANKS_H

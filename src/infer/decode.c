@@ -39,9 +39,9 @@ struct mx_decode {
     int64_t *length, *next; /* tokens of each sequence; with places, that of its next token */
     float *logits; /* (B, vocab) */
     mx_readback fresh; /* (B, vocab), of the last run; the logits themselves where B is 1. Where
-                          tokens are drawn (2, B): ids, as bits, and their log-probabilities */
+                          tokens are sampled (2, B): ids, as bits, and their log-probabilities */
     bool draws;
-    float *how;     /* (B, N_SETTINGS): how tokens are drawn */
+    float *how;     /* (B, N_SETTINGS): how tokens are sampled */
     int32_t *drawn; /* (B) */
     float *logp;    /* (B) */
     mx_arena arena;
@@ -149,7 +149,7 @@ static mx_status open_images(mx_decode *d, const mx_model_spec *m, const mx_deco
     return mx_alloc((void **)&d->pixels, sizeof(float) * floats, "the images of a batch");
 }
 
-/* Of the logits as they are, of all tokens. */
+/* Plain sampling: temperature 1, no top-k, no top-p. */
 static mx_status open_draws(mx_decode *d)
 {
     d->how = MX_NEW_N(&d->arena, float, d->batch * N_SETTINGS);
@@ -301,7 +301,7 @@ static const float *next_image(const mx_decode *d, const feed *f, int64_t b)
     return f->pixels[b] + f->images[b] * mx_image_floats(&d->spec);
 }
 
-/* How many tokens from token `at` on belong to one kind, at most `most`; *image: which. */
+/* How many of the next tokens, at most `most`, are all text or all of one image; *image: which. */
 static int64_t stretch(const mx_decode *d, const feed *f, int64_t b, int64_t most, bool *image)
 {
     int64_t left = f->n[b] - f->done[b], k = 0;

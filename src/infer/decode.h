@@ -21,7 +21,7 @@ typedef struct {
     double temperature; /* that logits are divided by; 0 means 1 */
     bool one_path;      /* a token's bits are those of a training step */
     const mx_forward_stages *stages; /* that it goes through; NULL: there are none */
-    int64_t draw_vocab; /* tokens are drawn on the device, of so many ids; 0: logits are given */
+    int64_t draw_vocab; /* the device samples, of so many ids; 0: logits are given */
 } mx_decode_settings;
 
 /* Adds programs to the session. Weights are loaded by the caller, before or after. */
@@ -41,8 +41,9 @@ mx_status mx_decode_feed(mx_decode *d, const int32_t *const *tokens, const int64
 mx_status mx_decode_feed_images(mx_decode *d, const int32_t *const *tokens, const int64_t *n,
                                 const float *const *pixels) MX_MUST_USE;
 const float *mx_decode_logits(const mx_decode *d, int64_t b); /* (vocab); borrowed */
-/* With draw_vocab instead: the number in [0, 1) that decides which token comes next, before it is
- * fed; the token, -1 where no logit is a number, and its log-probability afterwards. */
+/* With draw_vocab instead: before a feed, the uniform number in [0, 1) that the next token is
+ * sampled with; after it, the token, -1 where the logits are not numbers, and its
+ * log-probability. */
 void mx_decode_decide(mx_decode *d, int64_t b, double uniform);
 int32_t mx_decode_drawn(const mx_decode *d, int64_t b, float *logp);
 int64_t mx_decode_length(const mx_decode *d, int64_t b);

@@ -2,7 +2,7 @@
  *
  * The last few tokens are looked for further up, the most recent place first, longer runs before
  * shorter ones; what followed there is the draft. Texts that quote their prompt (code, summaries,
- * extraction) repeat themselves much; elsewhere little is drafted, and little computed in vain.
+ * extraction) repeat themselves much; elsewhere little is drafted, and little rejected.
  */
 #include "infer/engine_impl.h"
 

@@ -56,9 +56,9 @@ mx_status mx_engine_can(const mx_model_spec *m)
     return mx_engine_batch_cache_bytes(m, &one, &bytes);
 }
 
-/* Of a state there is only the last: what is in it was computed from the beginning on, and a wrong
- * draft cannot be taken out again. */
-static mx_status keep_to_states(mx_engine_options *o)
+/* Recurrent states exist only for the last token: no prefix can be shared, and a rejected draft
+ * cannot be undone. */
+static mx_status restrict_to_states(mx_engine_options *o)
 {
     o->no_prefix_cache = true;
     if (!o->draft_tokens)
@@ -69,9 +69,9 @@ static mx_status keep_to_states(mx_engine_options *o)
                    o->model->spec.family->name);
 }
 
-/* Bytes that the cache may take. Of the host's memory a quarter of what is free. Of a device's own
- * what the plan leaves of its share of the card; the rest is for what no plan knows, such as
- * libraries' own memory. */
+/* Bytes that the KV cache may take. On the host: a quarter of the free memory. On a GPU: what
+ * weights and activations leave of memory_share; the rest is for what no plan knows, such as memory
+ * of libraries. */
 static mx_status cache_room(const mx_engine *e, const mx_engine_batch_settings *bs, int64_t *room)
 {
     const mx_engine_options *o = &e->o;
@@ -104,8 +104,8 @@ static mx_status cache_room(const mx_engine *e, const mx_engine_batch_settings *
                    mx_format_bytes(b2, sizeof b2, (double)-*room));
 }
 
-/* A cache for every sequence at its longest, where there is room for that, and for one of them at
- * least. */
+/* Pages for every sequence at max_length where memory allows, else as many as fit; LEAST_CACHE
+ * tokens at least. */
 static mx_status choose_pages(mx_engine *e, int64_t *pages)
 {
     mx_engine_options *o = &e->o;
@@ -120,7 +120,7 @@ static mx_status choose_pages(mx_engine *e, int64_t *pages)
         each.token += more.token;
     }
     if (each.sequence)
-        MX_TRY(keep_to_states(o));
+        MX_TRY(restrict_to_states(o));
     if (!tokens) {
         int64_t room;
         MX_TRY(cache_room(e, &bs, &room));
@@ -169,8 +169,8 @@ static mx_status choose(mx_engine *e)
     if (o->step_tokens < answers)
         o->step_tokens = answers;
     e->model_vocab = e->vocab = o->model->spec.summary.vocab;
-    /* The embedding may be padded beyond the last token; such ids have no text, and are not drawn.
-     */
+    /* The embedding may be padded beyond the last token; such ids have no text, and are not
+     * sampled. */
     if (o->tokenizer && mx_tokenizer_vocab_size(o->tokenizer) < e->vocab)
         e->vocab = mx_tokenizer_vocab_size(o->tokenizer);
     return MX_OK;
@@ -466,7 +466,7 @@ static void list_news(mx_engine *e)
     }
 }
 
-/* Whether no logits of the batch are the host's to read. */
+/* Whether the host reads no logits of the batch. */
 static bool is_plain_batch(const mx_engine *e)
 {
     const mx_engine_batch_input *in = mx_engine_batch_input_of(e->batch);
@@ -493,7 +493,7 @@ static void count_as_computed(mx_engine *e, mx_inflight *f)
     }
 }
 
-/* The batch as it is filled; f->n is 0 where there is nothing in it. */
+/* Launches the batch as it is filled; f->n is 0 where there is nothing in it. */
 static mx_status launch(mx_engine *e, mx_inflight *f)
 {
     const mx_engine_batch_input *in = mx_engine_batch_input_of(e->batch);

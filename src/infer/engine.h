@@ -8,10 +8,11 @@
  *             ... r->tokens, r->reply.text; and once r->finish is set: mx_engine_cancel(e, r)
  *     }
  *
- * A step is one batch: the next token of every running answer, and pieces of prompts as far as the
- * batch has room. Requests that find no room wait, in the order in which they came; when the cache
- * is full, the request that came last gives up its pages and is computed again later. None of this
- * changes what a request gets: tokens and log-probabilities are the same bits alone and in company.
+ * A step is one batch: the next token of every running answer, and chunks of prompts up to
+ * step_tokens (chunked prefill). Requests that do not fit wait in the order in which they came;
+ * when the cache is full, the request that began last is preempted: it gives up its pages and is
+ * recomputed later. Scheduling does not change results: tokens and log-probabilities of a request
+ * are the same bits whether it runs alone or in a batch.
  *
  * One thread at a time.
  */
@@ -31,23 +32,24 @@ typedef struct mx_engine mx_engine;
 typedef struct {
     const mx_model_ref *model;     /* borrowed */
     const mx_tokenizer *tokenizer; /* borrowed; NULL: no texts, no stop texts */
-    const struct mx_mesh_rank *mesh_rank; /* engine_mesh.c: of a mesh; NULL: alone */
-    struct mx_batch_ranks *ranks;         /* and where it meets the others */
+    const struct mx_mesh_rank *mesh_rank; /* set by engine_mesh.c; NULL: no mesh */
+    struct mx_batch_ranks *ranks;         /* how batches get to the other ranks */
     mx_session *session;           /* without programs; taken, on failure too. NULL: opened, on */
     const char *device;            /* this device, */
     int n_threads;                 /* with so many threads */
     mx_dtype compute;
-    mx_weight_codes codes; /* how matrices lie */
-    int64_t sequences;       /* answers written together; 0: chosen */
-    int64_t step_tokens;     /* of a batch at most; 0: chosen */
+    mx_weight_codes codes; /* quantization of weights and KV cache */
+    int64_t sequences;       /* running at once (max_num_seqs); 0: chosen */
+    int64_t step_tokens;     /* of a batch (max_num_batched_tokens); 0: chosen */
     int64_t max_length;      /* of prompt and answer; 0: the model's, at most 32,768 */
-    int64_t cache_tokens;    /* that the cache has room for; 0: chosen */
+    int64_t cache_tokens;    /* capacity of the KV cache; 0: chosen */
     double memory_share;     /* of a GPU's memory that may be used, where it is chosen; 0: 0.9 */
     bool no_prefix_cache;    /* equal prefixes of prompts are not shared */
-    bool device_draws;       /* the device draws tokens where it can, and batches are made one ahead
-                                of it; always so where its memory is not the host's */
-    int64_t draft_tokens;    /* of an answer in a step, which the model checks; 0: none */
-    bool mtp;                /* by the model's MTP layer, else from the text itself */
+    bool device_draws;       /* the device samples where it can, and the next batch is launched
+                                before the last one is waited for; always so where the device's
+                                memory is not the host's */
+    int64_t draft_tokens;    /* speculative decoding: drafted for an answer in a step; 0: none */
+    bool mtp;                /* drafted by the model's MTP layer, else by prompt lookup (draft.c) */
     int64_t adapter_slots;   /* adapters that requests can choose among; 0: none */
     int64_t adapter_rank;    /* theirs at most */
     bool images;             /* requests may have them */
@@ -56,7 +58,7 @@ typedef struct {
     int n_stop_ids;
 } mx_engine_options;
 
-/* An error where the model's caches cannot lie in pages (mx_engine_batch_cache_bytes). */
+/* An error where the model's caches cannot be paged (mx_engine_batch_cache_bytes). */
 mx_status mx_engine_open(mx_engine **out, const mx_engine_options *o) MX_MUST_USE;
 void mx_engine_close(mx_engine *e); /* NULL is a no-op; requests that are left go with it */
 /* Can this model be served? MX_OK, or why not. */
@@ -71,7 +73,7 @@ typedef enum {
 
 typedef struct {
     mx_sampling sampling;
-    uint64_t stream;          /* of the random numbers: which of several answers to a prompt */
+    uint64_t stream;          /* of random numbers: one for each answer to a prompt */
     int64_t max_new, min_new; /* tokens */
     const int32_t *stop_ids;  /* besides the engine's */
     int n_stop_ids;
@@ -83,14 +85,14 @@ typedef struct {
     const mx_logit_bias *bias;
     int n_bias;
     mx_constraint
-        *constraint;       /* what the answer must be like; taken by an admitted request; NULL */
+        *constraint;       /* constrained decoding; taken by an admitted request; NULL: none */
     bool log_probs;        /* of each token, */
-    int n_top;             /* and the so many likeliest beside it */
+    int n_top;             /* and of the n_top likeliest in its place */
     bool prompt_log_probs; /* of the prompt's tokens too */
-    bool embedding;        /* what the last layer gives for the prompt's last token; max_new is 0 */
+    bool embedding;        /* the prompt's last hidden state, of the last layer; max_new is 0 */
     mx_image_set *images;  /* of the prompt, in the order of their tokens; held; NULL: none */
-    int64_t adapter;       /* number of its slot, from 1 on; 0: the model as it is */
-    const char *salt;      /* prefixes are shared with requests of this salt alone; NULL: none */
+    int64_t adapter;       /* its slot, from 1 on; 0: the base model */
+    const char *salt;      /* of the prefix cache: only equal salts share pages; NULL: none */
     void *owner;           /* the caller's */
 } mx_request_options;      /* everything is copied */
 
@@ -113,8 +115,8 @@ typedef struct {
     void *owner;
 } mx_request;
 
-/* An adapter into a slot, 1 to adapter_slots, that no request uses; NULL: empties it. Equal
- * beginnings are not shared with what the slot held before. */
+/* Loads an adapter into a slot, 1 to adapter_slots, that no request uses; NULL: empties it. Pages
+ * that were cached with the slot's earlier adapter are not reused. */
 mx_status mx_engine_adapt(mx_engine *e, int64_t slot, const mx_adapter *a) MX_MUST_USE;
 
 /* Refused at once: an empty prompt, ids that the model does not have, more than can ever fit. */
@@ -138,7 +140,7 @@ typedef struct {
 } mx_engine_counts;
 mx_engine_counts mx_engine_count(const mx_engine *e);
 int64_t mx_engine_max_length(const mx_engine *e);
-int64_t mx_engine_vocab(const mx_engine *e); /* ids that can be drawn */
-int64_t mx_engine_width(const mx_engine *e); /* of embeddings */
+int64_t mx_engine_vocab(const mx_engine *e); /* ids that can be sampled */
+int64_t mx_engine_width(const mx_engine *e); /* hidden size: of embeddings */
 
 #endif

@@ -1,5 +1,5 @@
-/* engine_images.c - images of requests: which tokens go together, what they get, what they are
- * known by. */
+/* engine_images.c - images of requests: which tokens must be in one batch, their features, and
+ * their part in the names of cached pages. */
 #include "infer/engine_impl.h"
 
 #include <string.h>

@@ -7,11 +7,11 @@
 #include <omp.h>
 #include <string.h>
 
-/* In place of a token: the answer cannot go on. */
+/* In place of a token: the constraint allows none. */
 enum { DEAD_END = -2 };
 enum { MX_SAMPLE_SETTINGS };
 
-/* What the model thought of token t, whose logits these are. */
+/* Log-probabilities of token t, whose logits these are. */
 static void score(const mx_engine *e, mx_seq *s, int64_t t, const float *logits, char *work)
 {
     mx_request *r = &s->r;
@@ -23,8 +23,8 @@ static void score(const mx_engine *e, mx_seq *s, int64_t t, const float *logits,
         mx_most_likely(logits, e->vocab, sum, r->n_top, r->top + t * r->n_top, work);
 }
 
-/* Token t, after those before it. */
-static mx_choice draw(const mx_engine *e, const mx_seq *s, int64_t t, const float *logits,
+/* Samples token t on the host. */
+static mx_choice sample(const mx_engine *e, const mx_seq *s, int64_t t, const float *logits,
                       char *work)
 {
     const mx_request *r = &s->r;
@@ -55,8 +55,8 @@ static mx_choice draw(const mx_engine *e, const mx_seq *s, int64_t t, const floa
     return mx_sample_next(&a);
 }
 
-/* Whether the device can draw token t: nothing but temperature, top-k and top-p shapes the choice,
- * and nobody asks what the model thought of it. */
+/* Whether the device can sample token t: nothing but temperature, top-k and top-p shapes the
+ * choice, and its log-probability is not asked for. */
 static bool is_plain(const mx_seq *s, int64_t t)
 {
     const mx_request_options *o = &s->o;
@@ -125,7 +125,8 @@ static mx_status accept(const mx_engine *e, mx_seq *s, mx_choice c)
     return n_new >= s->o.max_new ? finish(e, s, MX_FINISH_LENGTH) : MX_OK;
 }
 
-/* What was computed is in the cache; prompts that only wanted to be read are done. */
+/* What was computed is in the cache, but for rejected drafts; requests without new tokens are
+ * done. */
 static void advance(mx_engine *e, mx_seq *s)
 {
     int64_t wrong = s->n_drafted ? s->n_drafted + 1 - s->n_drawn : 0;
@@ -163,16 +164,16 @@ static void settle(mx_engine *e, mx_seq *s, mx_choice c)
     e->counts.new_tokens++;
 }
 
-/* A token that the device has drawn. */
+/* A token that the device has sampled; NaN where its logits were. */
 static mx_choice taken(int32_t id)
 {
     return id < 0 ? (mx_choice){0, NAN} : (mx_choice){id, 0};
 }
 
-/* What the logits of one sequence give. A drafted token that is not the one drawn ends it: what
- * stands behind it was computed for another answer. What is drawn does not depend on the draft, so
- * that answers are the same tokens with and without. */
-static void draw_rows(mx_engine *e, int64_t i, char *work)
+/* Samples from the logits of one sequence, up to the first draft that is rejected: rows behind it
+ * were computed from another token. What is sampled does not depend on drafts, so that answers are
+ * the same tokens with and without. */
+static void sample_rows(mx_engine *e, int64_t i, char *work)
 {
     const mx_engine_batch_input *in = mx_engine_batch_input_of(e->batch);
     mx_seq *s = e->running[i];
@@ -191,9 +192,9 @@ static void draw_rows(mx_engine *e, int64_t i, char *work)
         if (t >= s->r.tokens.n) {
             mx_choice c = e->device_draws && !in->wants_logits[s->first_row + k]
                               ? taken(mx_engine_batch_drawn(e->batch, s->first_row + k))
-                              : draw(e, s, t, logits, work);
+                              : sample(e, s, t, logits, work);
             right = c.id == s->r.tokens.ids[t] && s->n_drawn < s->n_drafted;
-            s->r.tokens.ids[t] = c.id; /* there is room for all of them */
+            s->r.tokens.ids[t] = c.id; /* allocated for all of max_new */
             drawn[s->n_drawn++] = c;
             if (c.id == DEAD_END)
                 return;
@@ -227,7 +228,7 @@ void mx_engine_sample(mx_engine *e)
     size_t room = 8 * (size_t)e->model_vocab;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(e->n_threads) if (in->n_last > 1)
     for (int64_t i = 0; i < e->n_running; i++)
-        draw_rows(e, i, e->work + room * (size_t)omp_get_thread_num());
+        sample_rows(e, i, e->work + room * (size_t)omp_get_thread_num());
     for (int64_t i = 0; i < e->n_running; i++) {
         mx_seq *s = e->running[i];
         const mx_choice *drawn = e->drawn + i * (1 + e->o.draft_tokens);

@@ -1,8 +1,9 @@
 /* engine_schedule.c - which tokens go into the next batch, and where their entries go.
  *
- * First the next token of every answer, the oldest first: when no page is left for one, the request
- * that began last gives up its own. Then prompts, as far as there is room in the batch and in the
- * cache; then requests that wait, each once the whole of its prompt has room.
+ * First decoding: the next token of every running answer, the oldest first; when no page is left
+ * for one, the request that began last is preempted. Then prefill of running requests, as far as
+ * the batch and the cache allow; then waiting requests, each once the cache has pages for its whole
+ * prompt.
  */
 #include "infer/engine_impl.h"
 
@@ -46,7 +47,7 @@ static void preempt(mx_engine *e, mx_seq *s)
     e->counts.preemptions++;
 }
 
-/* Where page i of a sequence lies. */
+/* The sequence's next page, into its row of the page table. */
 static void append_page(mx_engine *e, mx_seq *s, int32_t page)
 {
     mx_engine_batch_input *in = mx_engine_batch_input_of(e->batch);
@@ -168,9 +169,9 @@ static int64_t take_mtp_drafts(mx_seq *s, int64_t n)
     return n;
 }
 
-/* Guesses the next tokens of an answer, behind its last one, where there is room for them: in the
- * batch for `spare`, in the cache without taking anybody else's. Under a constraint what may come
- * is only known token by token. */
+/* Drafts the next tokens of an answer, behind its last one: at most `spare`, and only as many as
+ * free pages hold, without preemption. Under a constraint what may come is only known token by
+ * token. */
 static void draft(mx_engine *e, mx_seq *s, int64_t spare)
 {
     const mx_request *r = &s->r;
@@ -184,7 +185,7 @@ static void draft(mx_engine *e, mx_seq *s, int64_t spare)
     s->n_drafted = mx_engine_reserve(e, s, s->computed + 1 + n) - s->computed - 1;
 }
 
-/* The next token of answers under way, and what is drafted of those behind it. */
+/* The next token of running answers, and the drafts behind it. */
 static void put_answers(mx_engine *e, mx_engine_batch_input *in)
 {
     int64_t spare = e->o.step_tokens;
@@ -237,7 +238,7 @@ void mx_engine_schedule(mx_engine *e)
             put_prompt(e, e->running[i], in);
     while (e->waiting && in->n < e->o.step_tokens && admit_next(e))
         put_prompt(e, e->running[e->n_running - 1], in);
-    /* prompts that have taken each other's room */
+    /* prompts hold all pages, and none can go on */
     while (!in->n && e->n_running > 1 && !e->inflight[0].n) {
         preempt(e, e->running[e->n_running - 1]);
         put_prompt(e, e->running[0], in);

@@ -44,7 +44,7 @@ static mx_status check_prompts(const job *j, int64_t n)
     return MX_OK;
 }
 
-static mx_status check_codes(const job *j)
+static mx_status check_options(const job *j)
 {
     if (j->o->n_adapters && (j->o->mesh_rank || j->o->n_images))
         return mx_fail(MX_USAGE, "several adapters in one batch are for one device and prompts "
@@ -65,7 +65,7 @@ static void stream(job *j, const mx_answer *a, const mx_reply *r)
     j->streamed = r->settled;
 }
 
-/* Takes a token into the answer; false when the answer is complete. */
+/* Takes a token into the answer; *goes_on: the answer is not complete. */
 static mx_status take(job *j, mx_answer *a, mx_choice c, mx_reply *r, bool *goes_on)
 {
     *goes_on = false;
@@ -313,7 +313,7 @@ out:
     return st;
 }
 
-/* On a GPU, attention over pages is not as fast as over rows. */
+/* On a GPU, paged attention is not as fast as that over contiguous caches. */
 static bool suits_engine(const job *j, const mx_session *session)
 {
     if (j->model->has_adapter || !mx_session_traits(session)->host_memory)
@@ -338,10 +338,10 @@ mx_status mx_generate(const mx_model_ref *model, const mx_tokenizer *tok, const 
              .counts = counts,
              .vocab = model->spec.summary.vocab};
     *counts = (mx_generate_counts){0};
-    MX_TRY(check_codes(&j));
+    MX_TRY(check_options(&j));
     MX_TRY(check_prompts(&j, n));
     /* The embedding may be padded beyond the last token; such ids have no text and are not
-     * drawn. */
+     * sampled. */
     if (tok && mx_tokenizer_vocab_size(tok) < j.vocab)
         j.vocab = mx_tokenizer_vocab_size(tok);
     int64_t longest = 0, most = o->batch > 0 ? o->batch : 32, batch = n < most ? n : most, length;

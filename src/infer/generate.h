@@ -1,4 +1,5 @@
-/* generate.h - answers to prompts: batches of sequences until each has ended. */
+/* generate.h - offline generation: answers to a list of prompts, through the engine where it takes
+ * the model, else in fixed batches. */
 #ifndef MX_INFER_GENERATE_H
 #define MX_INFER_GENERATE_H
 
@@ -27,10 +28,10 @@ typedef struct {
     mx_dtype compute;
     /* The rank of a mesh; all ranks make the same answers. NULL: alone */
     const mx_mesh_rank *mesh_rank;
-    mx_weight_codes codes; /* how matrices lie */
+    mx_weight_codes codes; /* quantization of weights and KV cache */
     const mx_adapter *adapters; /* several, in one batch; then the model has none of its own */
     int n_adapters;
-    const int64_t *adapter_of; /* each prompt's, from 1 on; 0: the model as it is */
+    const int64_t *adapter_of; /* each prompt's, from 1 on; 0: the base model */
 } mx_generate_options;
 
 typedef struct {

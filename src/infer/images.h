@@ -1,8 +1,8 @@
 /* images.h - the images of prompts in the engine.
  *
  * A set is the images of a prompt as the model takes them. It may be shared by several requests;
- * what the tower gives for its tokens is computed once, and stays with it. A run is what the model
- * takes as one picture: a tile or the pieces of a picture (models/model.h).
+ * the features of its tokens are computed once by the tower, and stay with it. A run is what the
+ * model takes as one picture: a tile or the pieces of a picture (models/model.h).
  */
 #ifndef MX_INFER_IMAGES_H
 #define MX_INFER_IMAGES_H
@@ -24,7 +24,7 @@ typedef struct {
     int64_t n, n_runs, n_tokens;
     mx_image_run_of_set *run;
     float *features; /* (n_tokens, width); owns; NULL: not computed yet */
-    int held;        /* by so many */
+    int held;        /* reference count */
 } mx_image_set;
 
 /* Copies the pixels of n > 0 images; held once. */
@@ -46,7 +46,7 @@ mx_status mx_image_spots_find(mx_image_spots *out, const mx_image_set *s, const 
 /* The run that token t lies in; -1: none. */
 int64_t mx_image_run_at(const mx_image_set *s, const mx_image_spots *p, int64_t t);
 
-/* --- the tower: from images to what their tokens get --- */
+/* --- the vision tower: from images to the features of their tokens --- */
 
 typedef struct mx_tower mx_tower;
 /* Plans the smallest of its programs. */
@@ -56,7 +56,7 @@ mx_status mx_tower_open(mx_tower **out, mx_session *s, const mx_model_spec *m,
 mx_status mx_tower_add(mx_tower *t) MX_MUST_USE;
 void mx_tower_close(mx_tower *t); /* before the session */
 const mx_graph *mx_tower_graph(const mx_tower *t);
-int64_t mx_tower_width(const mx_tower *t); /* of what a token gets */
+int64_t mx_tower_width(const mx_tower *t); /* of a token's features */
 int64_t mx_tower_bytes(const mx_tower *t); /* that its first program takes of the session */
 /* Computes the set's features, where it has none yet. A picture that has more pieces than any
  * before is a new program. */

@@ -10,7 +10,7 @@ typedef struct {
     int n_stop;
     bool keep_stop; /* the stop text stays in the text */
     mx_str text;
-    size_t settled; /* bytes of it that no stop text can take back */
+    size_t settled; /* bytes of it that cannot be the beginning of a stop text */
     int stopped_by; /* index of the stop text that has come; -1: none */
 } mx_reply;
 

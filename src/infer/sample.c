@@ -1,7 +1,7 @@
 /* sample.c - see sample.h.
  *
- * What is kept is taken from a heap, the likeliest first, so that a cut that keeps few of many
- * costs little more than reading them. The draw is one uniform number from Philox: an answer
+ * Candidates are popped from a heap, the likeliest first, so that a top-k or top-p that keeps few
+ * of many costs little more than reading them. Each token takes one uniform number from Philox: it
  * depends on the seed, the sequence and the step alone, not on the batch.
  */
 #include "infer/sample.h"
@@ -55,7 +55,7 @@ static void pop(candidate *c, int64_t n)
 
 /* --- sums --- */
 
-/* Sums of 512 in float, those in double. */
+/* Blocks of 512 are summed in float, their sums in double. */
 MX_CLONES static double sum_exp(const float *z, int64_t n, float top)
 {
     double sum = 0;
@@ -158,7 +158,7 @@ static void prepare(const mx_sample_args *a, candidate *c)
     penalise(a, c);
 }
 
-/* --- the draw --- */
+/* --- sampling --- */
 
 static double weight(const candidate *c, double top)
 {
@@ -219,7 +219,7 @@ double mx_sample_uniform(const mx_sampling *s, uint64_t stream, uint64_t step)
     return mx_uniform_f64(r.v[0], r.v[1]);
 }
 
-static int32_t draw(const mx_sample_args *a, candidate *c)
+static int32_t sample(const mx_sample_args *a, candidate *c)
 {
     const mx_sampling *s = &a->how;
     int64_t n = a->vocab;
@@ -258,7 +258,7 @@ mx_choice mx_sample_next(const mx_sample_args *a)
             if (better(&c[i], &c[out.id]))
                 out.id = (int32_t)i;
     } else {
-        out.id = draw(a, c);
+        out.id = sample(a, c);
     }
     if (!a->no_log_prob)
         out.log_prob = (float)(a->logits[out.id] - mx_log_sum_exp(a->logits, a->vocab));

@@ -1,7 +1,7 @@
 /* sample.h - the next token from logits.
  *
  * In this order: what is not allowed and what is banned goes; bias; penalties (repetition on prompt
- * and answer, presence and frequency on the answer); temperature; min-p, top-k, top-p; one draw.
+ * and answer, presence and frequency on the answer); temperature; min-p, top-k, top-p; sampling.
  * Log-probabilities are the model's own, from before all of that.
  */
 #ifndef MX_INFER_SAMPLE_H
@@ -31,25 +31,25 @@ typedef struct {
     float bias;
 } mx_logit_bias;
 
-/* The draw is a pure function of (seed, stream, step). Ties go to the lower id. */
+/* The token is a pure function of logits and (seed, stream, step). Ties go to the lower id. */
 typedef struct {
     mx_sampling how;
     const float *logits; /* (vocab) */
     int64_t vocab;
     const int32_t *seen; /* tokens so far: n_prompt of the prompt, then the answer's */
     int64_t n_prompt, n_seen;
-    const int32_t *banned; /* ids that are not drawn */
+    const int32_t *banned; /* ids that are not sampled */
     int n_banned;
     const mx_logit_bias *bias;
     int n_bias;
     const uint32_t *allowed; /* a bit for each id; NULL: all are */
     uint64_t stream, step;
-    bool no_log_prob; /* nobody asks for it */
-    void *work;       /* room for vocab (float, int32) pairs: 8 * vocab bytes */
+    bool no_log_prob; /* it is not computed; NaN still tells of a NaN logit */
+    void *work;       /* scratch memory for vocab (float, int32) pairs: 8 * vocab bytes */
 } mx_sample_args;
 mx_choice mx_sample_next(const mx_sample_args *a);
 
-/* The number in [0, 1) behind the draw of a step. */
+/* The uniform number in [0, 1) that a step samples with. */
 double mx_sample_uniform(const mx_sampling *s, uint64_t stream, uint64_t step);
 
 /* The same where all that was seen counts for every penalty. */

@@ -1,7 +1,7 @@
 /* tower.c - the image encoder as programs of its own; see images.h.
  *
  * Images of one size go through one program, one at a time. Pictures in pieces have a program for
- * each of several numbers of pieces: places that are left over belong to no image.
+ * each of several numbers of pieces, and are padded to it.
  */
 #include "infer/images.h"
 
@@ -23,8 +23,8 @@ struct mx_tower {
     int64_t width;
     program programs[MAX_PROGRAMS]; /* in the order in which they were needed */
     int n_programs;
-    int64_t room;  /* images that these hold: */
-    float *pixels; /* of a program with places left over */
+    int64_t capacity; /* images that these hold: */
+    float *pixels; /* padded to the size of a program */
     float *features;
 };
 
@@ -125,15 +125,15 @@ static mx_status find_program(mx_tower *t, int64_t images, program **out)
     return st;
 }
 
-static void make_room(mx_tower *t, int64_t images)
+static void reserve(mx_tower *t, int64_t images)
 {
-    if (images <= t->room)
+    if (images <= t->capacity)
         return;
     size_t floats = (size_t)(images * mx_image_floats(&t->spec));
     t->pixels = mx_realloc(t->pixels, sizeof(float) * floats);
     t->features = mx_realloc(t->features,
                              sizeof(float) * (size_t)(images * t->spec.tokens * t->width));
-    t->room = images;
+    t->capacity = images;
 }
 
 static mx_status run_one(mx_tower *t, const mx_image_set *s, const mx_image_run_of_set *r)
@@ -142,7 +142,7 @@ static mx_status run_one(mx_tower *t, const mx_image_set *s, const mx_image_run_
     int64_t floats = mx_image_floats(&t->spec);
     const float *from = s->pixels + r->first * floats;
     MX_TRY(find_program(t, r->images, &p));
-    make_room(t, p->images);
+    reserve(t, p->images);
     if (r->images < p->images) {
         memset(t->pixels, 0, sizeof *from * (size_t)(p->images * floats));
         mx_pieces_clear(&t->spec, t->pixels, p->images);

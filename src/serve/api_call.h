@@ -21,11 +21,11 @@ typedef struct {
     const mx_image_processor *images; /* of the family; NULL: there are none in requests */
     int64_t most_images, most_pixels; /* of a request; of one image */
     const char *name;             /* of the model, in answers */
-    int64_t max_length, vocab;    /* of prompt and answer; ids that can be drawn */
+    int64_t max_length, vocab;    /* of prompt and answer; ids that can be sampled */
     int64_t width;                /* of embeddings */
     mx_adapter_names *adapters;   /* that calls name in place of the model; NULL: none */
     mx_sampling usual;            /* where a call does not say */
-    const mx_token_bytes *bytes;  /* for answers of a given form */
+    const mx_token_bytes *bytes;  /* for constrained decoding */
     uint64_t seed;                /* calls without a seed get one from here */
 } mx_served;
 
@@ -79,14 +79,14 @@ struct mx_api_call {
     const char *model; /* that was asked for: the served one or an adapter */
     int64_t created;
     bool stream, usage; /* usage: in a last chunk of a stream */
-    bool ids;           /* tokens of prompts and answers are given as ids, too */
+    bool ids;           /* token ids of prompts and answers are in the response, too */
     bool echo, logprobs;
     int n_top; /* likeliest tokens shown beside each */
     int64_t n; /* answers to each prompt, */
     int64_t best_of; /* the best of so many */
     bool base64;     /* embeddings are given so */
     mx_request_options o;
-    const mx_pattern *pattern; /* that answers must be like; NULL: any */
+    const mx_pattern *pattern; /* that answers must match; NULL: any */
     json_t *tools;             /* functions that the model may call; owns; NULL: none */
     bool forced;               /* it must */
     mx_tokens *prompts;

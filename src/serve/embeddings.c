@@ -1,6 +1,6 @@
 /* embeddings.c - /v1/embeddings: a vector for each text.
  *
- * It is what the last layer gives for the last token, divided by its length. As numbers or, as
+ * It is the last layer's hidden state of the last token, normalized to length 1. As numbers or, as
  * OpenAI's clients ask for it, the bytes of float32 in base64.
  */
 #include "text/base64.h"

@@ -1,5 +1,5 @@
-/* form.c - what an answer must look like: JSON, a schema, a regular expression, one of several
- * texts. */
+/* form.c - structured outputs: an answer must be JSON, match a schema or a regular expression, or
+ * be one of several texts. */
 #include "base/json_doc.h"
 #include "serve/api_call.h"
 

@@ -1,4 +1,4 @@
-/* metrics.h - what people chart, as Prometheus text with the names of vLLM. */
+/* metrics.h - /metrics: Prometheus text with the metric names of vLLM, for its dashboards. */
 #ifndef MX_SERVE_METRICS_H
 #define MX_SERVE_METRICS_H
 
@@ -6,7 +6,7 @@
 
 enum { MX_BUCKETS = 16 };
 
-/* Counts of values up to each bound. */
+/* Counts of values in each bucket; cumulative only when printed. */
 typedef struct {
     int64_t count[MX_BUCKETS + 1];
     double sum;

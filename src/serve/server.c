@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Whether clients are still there is asked so often. */
+/* How often clients are polled for having disconnected. */
 static const double POLL_S = 0.5;
 
 mx_status mx_server_open(mx_server **out, mx_engine *e, const mx_served *served,

@@ -1,8 +1,8 @@
 /* server.h - a model behind HTTP.
  *
  * Two threads: libmicrohttpd's reads requests, checks them and writes answers; the one that calls
- * mx_server_run owns the engine. A call goes from the first to the second through a list, its
- * answer comes back as text in the call itself. A connection that waits is suspended, and resumed
+ * mx_server_run owns the engine. A call goes from the first to the second through a queue; its
+ * answer comes back as text in the exchange. A connection that waits is suspended, and resumed
  * when there is something for it.
  */
 #ifndef MX_SERVE_SERVER_H
@@ -14,10 +14,10 @@ typedef struct {
     const char *host;
     int64_t port;        /* 0: any free one */
     const char *api_key; /* NULL or "": none is asked for */
-    int64_t most_calls;  /* that wait or run; more are told to come back */
+    int64_t most_calls;  /* that wait or run; more get status 429 */
     int64_t body_bytes;  /* of a request at most */
     double drain_s;      /* after a signal to stop: calls under way have so long */
-    double stuck_s;      /* an engine with work that makes no step for so long is not well */
+    double stuck_s;      /* an engine with work that makes no step for so long is unhealthy */
     bool runtime_adapters; /* clients may load and unload adapters */
     double call_s;       /* a call may take so long; 0: any time */
 } mx_server_options;

@@ -161,7 +161,7 @@ static bool enqueue(mx_exchange *x, int64_t parts, enum MHD_Result *answer)
     return !draining && !broken && !full;
 }
 
-/* The connection rests until its answer is whole. */
+/* The connection is suspended until its answer is complete. */
 static enum MHD_Result wait_for_answer(mx_exchange *x)
 {
     pthread_mutex_lock(&x->lock);
@@ -286,7 +286,7 @@ static void complete(void *ctx, struct MHD_Connection *connection, void **state,
     mx_exchange_release(x);
 }
 
-/* libmicrohttpd's own words are about its clients; they are not the operator's. */
+/* libmicrohttpd's log is about mistakes of clients: it is not shown to the operator. */
 static void say_nothing(void *ctx, const char *fmt, va_list ap)
 {
     (void)ctx, (void)fmt, (void)ap;

@@ -16,7 +16,7 @@ struct mx_exchange {
     mx_str body;      /* of the request */
     const char *path; /* libmicrohttpd's, while it is being routed */
     bool too_large;
-    bool is_call; /* `call` is one for the engine */
+    bool is_call; /* `call` has been read: one for the engine */
     void (*task)(mx_exchange *x); /* what the engine's thread answers instead; NULL: nothing */
     mx_api_call call;
     double began;
@@ -27,8 +27,8 @@ struct mx_exchange {
     int status; /* of the answer; 0: not known yet */
     bool done;  /* there is no more to come */
     bool suspended;
-    bool gone;         /* the client is: nobody reads the answer */
-    int holders;       /* the connection and, for a call, the engine's side */
+    bool gone;         /* the client has disconnected: nobody reads the answer */
+    int holders;       /* reference count: the connection and, for a call, the engine's side */
     mx_exchange *next; /* in the server's list of new calls, then of those under way */
 };
 
@@ -54,7 +54,7 @@ struct mx_server {
 /* server_http.c: the connection's side. */
 mx_status mx_http_start(mx_server *s) MX_MUST_USE;
 void mx_http_stop(mx_server *s);
-/* Lets go of one hold; the last one frees. */
+/* Drops one reference; the last one frees. */
 void mx_exchange_release(mx_exchange *x);
 /* More of the answer; `done`: the last of it. Text may be NULL. */
 void mx_exchange_give(mx_exchange *x, const mx_str *text, int status, bool done);
