@@ -10,7 +10,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-typedef enum { TEXT, SET, THEN, OR, REPEAT } kind;
+typedef enum { TEXT, SET, THEN, OR, REPEAT, NEVER } kind;
 
 struct mx_pattern {
     kind kind;
@@ -33,18 +33,34 @@ mx_pattern *mx_pattern_text(mx_arena *a, const char *text, size_t n)
     return make(a, (mx_pattern){.kind = TEXT, .text = mx_arena_copy(a, text, n), .n = n});
 }
 
+mx_pattern *mx_pattern_never(mx_arena *a)
+{
+    return make(a, (mx_pattern){.kind = NEVER});
+}
+
+bool mx_pattern_is_never(const mx_pattern *p)
+{
+    return p && p->kind == NEVER;
+}
+
 mx_pattern *mx_pattern_then(mx_arena *a, mx_pattern *x, mx_pattern *y)
 {
+    if (mx_pattern_is_never(x) || mx_pattern_is_never(y))
+        return mx_pattern_is_never(x) ? x : y;
     return !x ? y : !y ? x : make(a, (mx_pattern){.kind = THEN, .x = x, .y = y});
 }
 
 mx_pattern *mx_pattern_or(mx_arena *a, mx_pattern *x, mx_pattern *y)
 {
+    if (mx_pattern_is_never(x) || mx_pattern_is_never(y))
+        return mx_pattern_is_never(x) ? y : x;
     return make(a, (mx_pattern){.kind = OR, .x = x, .y = y});
 }
 
 mx_pattern *mx_pattern_repeat(mx_arena *a, mx_pattern *x, int least, int most)
 {
+    if (mx_pattern_is_never(x))
+        return least > 0 ? x : NULL;
     return make(a, (mx_pattern){.kind = REPEAT, .x = x, .least = least, .most = most});
 }
 

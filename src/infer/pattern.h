@@ -22,6 +22,9 @@ mx_pattern *mx_pattern_chars(mx_arena *a, const mx_char_range *r, int n);
 mx_pattern *mx_pattern_then(mx_arena *a, mx_pattern *x, mx_pattern *y); /* NULL is the empty text */
 mx_pattern *mx_pattern_or(mx_arena *a, mx_pattern *x, mx_pattern *y);
 mx_pattern *mx_pattern_repeat(mx_arena *a, mx_pattern *x, int least, int most); /* -1: any */
+/* No text at all: what it is part of falls away, too. */
+mx_pattern *mx_pattern_never(mx_arena *a);
+bool mx_pattern_is_never(const mx_pattern *p);
 
 /* A regular expression: literals, `.`, classes, \d \w \s, groups, `|`, `* + ? {m,n}`, and ^ and $
  * at its ends. in_string: the text is the inside of a JSON string, so that what would have to be

@@ -82,9 +82,12 @@ static mx_pattern *chars(reader *r, set *s)
     return p ? p : wrong(r, "a set without characters");
 }
 
-/* \d and its like; false: another letter. */
-static bool add_class(set *s, uint8_t c)
+/* \d and its like; false: another letter. inverted: what is added is what is left out. */
+static bool add_class(set *s, uint8_t c, bool inverted)
 {
+    static const mx_char_range spaces[] = {
+        {0x1c, 0x1f},     {0x85, 0x85},     {0xa0, 0xa0},     {0x1680, 0x1680}, {0x2000, 0x200a},
+        {0x2028, 0x2029}, {0x202f, 0x202f}, {0x205f, 0x205f}, {0x3000, 0x3000}, {0xfeff, 0xfeff}};
     set in = {0};
     if (c == 'd' || c == 'D') {
         add(&in, '0', '9');
@@ -99,6 +102,9 @@ static bool add_class(set *s, uint8_t c)
     } else {
         return false;
     }
+    if ((c | 32) == 's' && (c == 'S') != inverted) /* dialects differ in what else is a space */
+        for (size_t i = 0; i < sizeof spaces / sizeof *spaces; i++)
+            add(&in, spaces[i].from, spaces[i].to);
     if (c < 'a')
         invert(&in);
     for (int i = 0; i < in.n; i++)
@@ -150,7 +156,7 @@ static mx_pattern *class(reader *r)
     while (!r->error && (first || r->at >= r->end || *r->at != ']')) {
         uint32_t from = next_char(r), to;
         first = false;
-        if (from == '\\' && r->at < r->end && add_class(&s, *r->at)) {
+        if (from == '\\' && r->at < r->end && add_class(&s, *r->at, inverts)) {
             r->at++;
             continue;
         }
@@ -216,8 +222,10 @@ static mx_pattern *atom(reader *r)
         return wrong(r, "^ and $ stand only at the ends");
     if (c == '.') {
         add(&s, '\n', '\n');
+        add(&s, '\r', '\r');
+        add(&s, 0x2028, 0x2029); /* lines end there in JavaScript's dialect */
         invert(&s);
-    } else if (c == '\\' && r->at < r->end && add_class(&s, *r->at)) {
+    } else if (c == '\\' && r->at < r->end && add_class(&s, *r->at, false)) {
         r->at++;
     } else {
         c = c == '\\' ? escaped(r) : c;

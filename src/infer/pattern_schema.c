@@ -1,23 +1,31 @@
 /* pattern_schema.c - JSON schemas as patterns.
  *
- * Followed: type, enum, const, properties, required, additionalProperties, items, minItems,
- * maxItems, minLength, maxLength, pattern, anyOf, oneOf, $ref to a definition, minimum 0. What only
- * describes is passed over; any other keyword is an error, because a document would not be held to
- * it. Properties come in the order of the schema; others than those named are not written, as any
- * schema allows. A space may follow a colon or a comma.
+ * Followed: type, enum, const, properties, required, additionalProperties, items, prefixItems,
+ * minItems, maxItems, minLength, maxLength, pattern, format, minimum, maximum and their exclusive
+ * forms, anyOf, allOf, oneOf of schemas that exclude each other, and $ref to a definition. What
+ * only describes is passed over; any other keyword is an error, because a document would not be
+ * held to it. Documents are some of those that the schema allows: properties come in its order,
+ * others than those named or required are not written, a definition that refers to itself is
+ * followed a few times, and a space may follow a colon or a comma.
  */
-#include "infer/pattern.h"
+#include "infer/pattern_json.h"
 
-#include "base/str.h"
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_DEPTH = 24, ANY_DEPTH = 5, MOST_ITEMS = 1000 };
+enum {
+    MOST_DEPTH = 64,
+    MOST_VISITS = 2000,
+    MOST_ITEMS = 1000,
+    MOST_ROUNDS = 5 /* of definitions that refer to themselves */
+};
 
 typedef struct {
     mx_arena *a;
-    const json_t *root;
-    int depth;
+    const json_t *root, *path[MOST_DEPTH]; /* schemas that this one is part of */
+    json_t *made;                          /* merged schemas, until the end; owns */
+    int depth, visits, rounds;
     mx_status error;
 } reader;
 
@@ -30,79 +38,7 @@ static mx_pattern *wrong(reader *r, const char *keyword, const char *what)
     return NULL;
 }
 
-/* --- pieces of JSON --- */
-
-static mx_pattern *text(mx_arena *a, const char *s)
-{
-    return mx_pattern_text(a, s, strlen(s));
-}
-
-static mx_pattern *regex(mx_arena *a, const char *s)
-{
-    mx_pattern *p = NULL;
-    mx_status st = mx_pattern_regex(a, s, strlen(s), false, &p);
-    MX_ASSERT(!st, "%s", s);
-    return p;
-}
-
-#define CHAR "([^\"\\\\\\x00-\\x1f]|\\\\([\"\\\\/bfnrt]|u[0-9a-fA-F]{4}))"
-#define INTEGER "(0|[1-9][0-9]{0,14})"
-#define NUMBER INTEGER "(\\.[0-9]{1,15})?([eE][-+]?[0-9]{1,2})?"
-
-static mx_pattern *string_of(mx_arena *a, int least, int most)
-{
-    mx_pattern *inside = mx_pattern_repeat(a, regex(a, CHAR), least, most);
-    return mx_pattern_then(a, text(a, "\""), mx_pattern_then(a, inside, text(a, "\"")));
-}
-
-static mx_pattern *after(mx_arena *a, const char *mark)
-{
-    return mx_pattern_then(a, text(a, mark), mx_pattern_repeat(a, text(a, " "), 0, 1));
-}
-
-/* open x (, x)* close, with `least` to `most` of them. */
-static mx_pattern *list_of(mx_arena *a, const char *open, mx_pattern *x, const char *close,
-                           int least, int most)
-{
-    mx_pattern *more = mx_pattern_then(a, after(a, ","), x);
-    more = mx_pattern_repeat(a, more, least > 0 ? least - 1 : 0, most < 0 ? -1 : most - 1);
-    mx_pattern *all = most == 0 ? NULL : mx_pattern_then(a, x, more);
-    if (least == 0 && all)
-        all = mx_pattern_repeat(a, all, 0, 1);
-    return mx_pattern_then(a, text(a, open), mx_pattern_then(a, all, text(a, close)));
-}
-
-static mx_pattern *any_value(mx_arena *a, int depth);
-
-static mx_pattern *any_object(mx_arena *a, int depth)
-{
-    mx_pattern *pair = mx_pattern_then(a, string_of(a, 0, -1), after(a, ":"));
-    return list_of(a, "{", mx_pattern_then(a, pair, any_value(a, depth - 1)), "}", 0, -1);
-}
-
-static mx_pattern *any_value(mx_arena *a, int depth)
-{
-    mx_pattern *p = mx_pattern_or(a, regex(a, "-?" NUMBER "|true|false|null"), string_of(a, 0, -1));
-    if (depth <= 0)
-        return p;
-    p = mx_pattern_or(a, p, any_object(a, depth));
-    return mx_pattern_or(a, p, list_of(a, "[", any_value(a, depth - 1), "]", 0, -1));
-}
-
-mx_pattern *mx_pattern_any_object(mx_arena *a)
-{
-    return any_object(a, ANY_DEPTH);
-}
-
-static mx_pattern *constant(mx_arena *a, const json_t *v)
-{
-    char *s = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15));
-    mx_pattern *p = text(a, s ? s : "null");
-    free(s);
-    return p;
-}
-
-/* --- keywords --- */
+/* --- keywords of one type --- */
 
 /* A bound, or `usual` where there is none. */
 static int bound(reader *r, const json_t *schema, const char *name, int usual)
@@ -110,59 +46,120 @@ static int bound(reader *r, const json_t *schema, const char *name, int usual)
     const json_t *v = json_object_get(schema, name);
     if (!v)
         return usual;
-    json_int_t n = json_integer_value(v);
-    if (!json_is_integer(v) || n < 0 || n > MOST_ITEMS)
+    double n = json_number_value(v);
+    if (!json_is_number(v) || !(n >= 0) || n > MOST_ITEMS || n != floor(n)) {
         wrong(r, name, "must be an integer from 0 to 1000");
+        return usual;
+    }
     return (int)n;
 }
 
 static mx_pattern *string(reader *r, const json_t *schema)
 {
-    const json_t *p = json_object_get(schema, "pattern");
+    const json_t *p = json_object_get(schema, "pattern"), *f = json_object_get(schema, "format");
     int least = bound(r, schema, "minLength", 0), most = bound(r, schema, "maxLength", -1);
-    mx_pattern *inside = NULL;
+    mx_pattern *inside = NULL, *mark = mx_pattern_literal(r->a, "\"");
     if (most >= 0 && most < least)
         return wrong(r, "maxLength", "is less than minLength");
-    if (!p)
-        return string_of(r->a, least, most);
-    if (!json_is_string(p) || least > 0 || most >= 0)
-        return wrong(r, "pattern", "must be a text, and does not go with minLength and maxLength");
+    if (!p && !f)
+        return mx_pattern_json_string(r->a, least, most);
+    if (least > 0 || most >= 0 || (p && f))
+        return wrong(r, p ? "pattern" : "format",
+                     "does not go with minLength, maxLength or the other of the two");
+    if (f) {
+        inside = json_is_string(f) ? mx_pattern_json_format(r->a, json_string_value(f)) : NULL;
+        return inside ? inside
+                      : wrong(r, "format",
+                              "must be date, time, date-time, duration, email, hostname, ipv4, "
+                              "ipv6, uuid or uri");
+    }
+    if (!json_is_string(p))
+        return wrong(r, "pattern", "must be a text");
     mx_status st =
         mx_pattern_regex(r->a, json_string_value(p), json_string_length(p), true, &inside);
     if (st && !r->error)
         r->error = mx_status_wrap(st, "\"pattern\"");
     else
         mx_status_free(st);
-    return mx_pattern_then(r->a, text(r->a, "\""), mx_pattern_then(r->a, inside, text(r->a, "\"")));
+    return mx_pattern_then(r->a, mark, mx_pattern_then(r->a, inside, mark));
+}
+
+/* One end of a range, from the keyword and its exclusive form. */
+static double limit(reader *r, const json_t *schema, const char *const names[2], bool *without)
+{
+    double sign = names[0][1] == 'i' ? 1 : -1, x = -HUGE_VAL;
+    for (int i = 0; i < 2; i++) {
+        const json_t *v = json_object_get(schema, names[i]);
+        double y = sign * json_number_value(v);
+        if (v && !json_is_number(v))
+            wrong(r, names[i], "must be a number");
+        else if (v && y >= x) {
+            *without = i == 1;
+            x = y;
+        }
+    }
+    return sign * x;
 }
 
 static mx_pattern *number(reader *r, const json_t *schema, bool whole)
 {
-    const json_t *least = json_object_get(schema, "minimum");
-    if (least && !(json_is_number(least) && json_number_value(least) == 0))
-        return wrong(r, "minimum", "is followed only where it is 0");
-    mx_pattern *p = regex(r->a, whole ? INTEGER : NUMBER);
-    return least ? p : mx_pattern_then(r->a, mx_pattern_repeat(r->a, text(r->a, "-"), 0, 1), p);
+    static const char *const least[] = {"minimum", "exclusiveMinimum"};
+    static const char *const most[] = {"maximum", "exclusiveMaximum"};
+    mx_number_range in = {.whole = whole};
+    mx_pattern *p = NULL;
+    in.least = limit(r, schema, least, &in.above);
+    in.most = limit(r, schema, most, &in.below);
+    if (json_object_get(schema, "format"))
+        return wrong(r, "format", "is followed for strings alone");
+    if (r->error)
+        return NULL;
+    if (isinf(in.least) && isinf(in.most))
+        return mx_pattern_literal_regex(
+            r->a, whole ? "-?(0|[1-9][0-9]{0,14})"
+                        : "-?(0|[1-9][0-9]{0,14})(\\.[0-9]{1,15})?([eE][-+]?[0-9]{1,2})?");
+    mx_status st = mx_pattern_json_number(r->a, &in, &p);
+    if (st)
+        r->error = mx_status_wrap(st, "the schema cannot be followed");
+    else if (mx_pattern_is_never(p))
+        wrong(r, isinf(in.least) ? "maximum" : "minimum", "leaves no number of at most 15 digits");
+    return p;
+}
+
+/* The first items are written whole, as far as maxItems allows; others of `items` may follow. */
+static mx_pattern *tuple(reader *r, const json_t *first, mx_pattern *x, int least, int most)
+{
+    mx_arena *a = r->a;
+    mx_pattern *all = NULL, *comma = mx_pattern_json_mark(a, ",");
+    int n = (int)json_array_size(first);
+    for (int i = 0; i < n && (most < 0 || i < most); i++) {
+        mx_pattern *p = value(r, json_array_get(first, (size_t)i));
+        all = i ? mx_pattern_then(a, mx_pattern_then(a, all, comma), p) : p;
+    }
+    int left = most < 0 ? -1 : most > n ? most - n : 0;
+    if (left)
+        x = mx_pattern_repeat(a, mx_pattern_then(a, comma, x), least > n ? least - n : 0, left);
+    all = left ? mx_pattern_then(a, all, x) : all;
+    mx_pattern *close = mx_pattern_literal(a, "]");
+    return mx_pattern_then(a, mx_pattern_literal(a, "["), mx_pattern_then(a, all, close));
 }
 
 static mx_pattern *array(reader *r, const json_t *schema)
 {
+    static const char *const marks[] = {"[", "]"};
     const json_t *items = json_object_get(schema, "items");
+    const json_t *first = json_object_get(schema, "prefixItems");
     int least = bound(r, schema, "minItems", 0), most = bound(r, schema, "maxItems", -1);
     if (most >= 0 && most < least)
         return wrong(r, "maxItems", "is less than minItems");
-    mx_pattern *x = items ? value(r, items) : any_value(r->a, ANY_DEPTH - 1);
-    return r->error ? NULL : list_of(r->a, "[", x, "]", least, most);
-}
-
-static bool is_required(const json_t *schema, const char *name)
-{
-    size_t i;
-    const json_t *v;
-    json_array_foreach(json_object_get(schema, "required"), i,
-                       v) if (json_is_string(v) &&
-                              strcmp(json_string_value(v), name) == 0) return true;
-    return false;
+    if (json_is_true(json_object_get(schema, "uniqueItems")) && (most < 0 || most > 1))
+        return wrong(r, "uniqueItems", "is not supported");
+    mx_pattern *x = !items                 ? mx_pattern_json_value(r->a, MX_ANY_DEPTH - 1)
+                    : json_is_false(items) ? mx_pattern_never(r->a)
+                                           : value(r, items);
+    if (r->error)
+        return NULL;
+    return json_array_size(first) ? tuple(r, first, x, least, most)
+                                  : mx_pattern_json_list(r->a, marks, x, least, most);
 }
 
 typedef struct {
@@ -177,7 +174,7 @@ static mx_pattern *first_of(mx_arena *a, const property *p, size_t i, size_t n)
     if (i == n)
         return NULL;
     for (size_t k = n; k-- > i + 1;) {
-        mx_pattern *one = mx_pattern_then(a, after(a, ","), p[k].pair);
+        mx_pattern *one = mx_pattern_then(a, mx_pattern_json_mark(a, ","), p[k].pair);
         one = p[k].required ? one : mx_pattern_repeat(a, one, 0, 1);
         rest = mx_pattern_then(a, one, rest);
     }
@@ -185,34 +182,56 @@ static mx_pattern *first_of(mx_arena *a, const property *p, size_t i, size_t n)
     return p[i].required ? here : mx_pattern_or(a, here, first_of(a, p, i + 1, n));
 }
 
+static mx_pattern *pair(reader *r, const char *name, mx_pattern *x)
+{
+    json_t *key = json_string(name);
+    mx_pattern *p = mx_pattern_json_constant(r->a, key);
+    json_decref(key);
+    return mx_pattern_then(r->a, mx_pattern_then(r->a, p, mx_pattern_json_mark(r->a, ":")), x);
+}
+
+/* A value of a property that has no name in the schema. */
+static mx_pattern *unnamed(reader *r, const json_t *more)
+{
+    if (json_is_false(more))
+        return wrong(r, "required", "names a property that the schema does not allow");
+    return more ? value(r, more) : mx_pattern_json_value(r->a, MX_ANY_DEPTH - 1);
+}
+
 static mx_pattern *object(reader *r, const json_t *schema)
 {
+    static const char *const marks[] = {"{", "}"};
     const json_t *properties = json_object_get(schema, "properties"), *v;
     const json_t *more = json_object_get(schema, "additionalProperties");
+    const json_t *required = json_object_get(schema, "required");
     const char *name;
-    size_t n = 0;
-    if (!properties && (!more || json_is_true(more)))
-        return any_object(r->a, ANY_DEPTH);
-    if (!properties && json_is_object(more)) {
-        mx_pattern *pair = mx_pattern_then(r->a, string_of(r->a, 0, -1), after(r->a, ":"));
-        return list_of(r->a, "{", mx_pattern_then(r->a, pair, value(r, more)), "}", 0, -1);
+    size_t n = 0, i;
+    if (!properties && !json_array_size(required) && !json_is_false(more)) {
+        mx_pattern *x = unnamed(r, more), *key = mx_pattern_json_string(r->a, 0, -1);
+        key = mx_pattern_then(r->a, key, mx_pattern_json_mark(r->a, ":"));
+        return mx_pattern_json_list(r->a, marks, mx_pattern_then(r->a, key, x), 0, -1);
     }
-    property *p = MX_NEW_N(r->a, property, json_object_size(properties));
+    property *p =
+        MX_NEW_N(r->a, property, json_object_size(properties) + json_array_size(required));
     json_object_foreach((json_t *)properties, name, v)
     {
-        json_t *key = json_string(name);
-        mx_pattern *pair = mx_pattern_then(r->a, constant(r->a, key), after(r->a, ":"));
+        p[n++] = (property){pair(r, name, json_is_false(v) ? mx_pattern_never(r->a) : value(r, v)),
+                            false};
+        json_t *key = json_string(name), *x;
+        json_array_foreach((json_t *)required, i, x) p[n - 1].required |= json_equal(x, key);
         json_decref(key);
-        p[n].pair = mx_pattern_then(r->a, pair, value(r, v));
-        p[n++].required = is_required(schema, name);
     }
-    size_t i;
-    json_array_foreach(json_object_get(schema, "required"), i,
-                       v) if (!json_is_string(v) ||
-                              !json_object_get(properties, json_string_value(v)))
-        wrong(r, "required", "names a property that \"properties\" does not have");
-    mx_pattern *inside = first_of(r->a, p, 0, n);
-    return mx_pattern_then(r->a, text(r->a, "{"), mx_pattern_then(r->a, inside, text(r->a, "}")));
+    json_array_foreach((json_t *)required, i, v)
+    {
+        if (!json_is_string(v))
+            wrong(r, "required", "must hold texts");
+        else if (!json_object_get(properties, json_string_value(v)))
+            p[n++] = (property){pair(r, json_string_value(v), unnamed(r, more)), true};
+    }
+    mx_pattern *inside = r->error ? NULL : first_of(r->a, p, 0, n);
+    mx_pattern *close = mx_pattern_literal(r->a, "}");
+    return mx_pattern_then(r->a, mx_pattern_literal(r->a, "{"),
+                           mx_pattern_then(r->a, inside, close));
 }
 
 static mx_pattern *by_type(reader *r, const json_t *schema, const char *type)
@@ -222,9 +241,9 @@ static mx_pattern *by_type(reader *r, const json_t *schema, const char *type)
     if (strcmp(type, "integer") == 0 || strcmp(type, "number") == 0)
         return number(r, schema, *type == 'i');
     if (strcmp(type, "boolean") == 0)
-        return regex(r->a, "true|false");
+        return mx_pattern_literal_regex(r->a, "true|false");
     if (strcmp(type, "null") == 0)
-        return text(r->a, "null");
+        return mx_pattern_literal(r->a, "null");
     if (strcmp(type, "array") == 0)
         return array(r, schema);
     if (strcmp(type, "object") == 0)
@@ -234,101 +253,270 @@ static mx_pattern *by_type(reader *r, const json_t *schema, const char *type)
 
 /* --- schemas --- */
 
-static mx_pattern *any_of(reader *r, const json_t *list, const char *keyword)
+/* What a keyword is about: a type ('s'tring, 'n'umber, 'a'rray, 'o'bject), 'v'alues, other
+ * 'c'omposed schemas, 't'ype, or 'd'escription alone. 0: it is not known. */
+static char about(const char *keyword)
 {
-    mx_pattern *all = NULL;
+    static const char *const words[] = {
+        "s minLength maxLength pattern format ",
+        "n minimum maximum exclusiveMinimum exclusiveMaximum ",
+        "a items prefixItems minItems maxItems uniqueItems ",
+        "o properties required additionalProperties ",
+        "v enum const ",
+        "c anyOf oneOf allOf $ref ",
+        "t type ",
+        "d title description default examples $schema $id $comment $defs definitions deprecated "
+        "readOnly writeOnly strict "};
+    size_t n = strlen(keyword);
+    for (size_t i = 0; n && i < sizeof words / sizeof *words; i++)
+        for (const char *at = words[i]; (at = strstr(at, keyword)); at++)
+            if (at[-1 + (at == words[i])] == ' ' && at[n] == ' ')
+                return words[i][0];
+    return 0;
+}
+
+/* The first keyword of the schema that is about one of the `kinds`; NULL: none. */
+static const char *keyword_of(const json_t *schema, const char *kinds)
+{
+    const char *name;
+    json_t *v;
+    json_object_foreach((json_t *)schema, name,
+                        v) if (about(name) && strchr(kinds, about(name))) return name;
+    return NULL;
+}
+
+static bool has_type(const json_t *v, const char *type)
+{
+    bool whole =
+        json_is_integer(v) || (json_is_real(v) && json_real_value(v) == floor(json_real_value(v)));
+    return strcmp(type, "string") == 0    ? json_is_string(v)
+           : strcmp(type, "integer") == 0 ? whole
+           : strcmp(type, "number") == 0  ? json_is_number(v)
+           : strcmp(type, "boolean") == 0 ? json_is_boolean(v)
+           : strcmp(type, "null") == 0    ? json_is_null(v)
+           : strcmp(type, "array") == 0   ? json_is_array(v)
+                                          : strcmp(type, "object") == 0 && json_is_object(v);
+}
+
+static bool has_a_type(const json_t *v, const json_t *type)
+{
     size_t i;
-    const json_t *v;
-    if (!json_array_size(list))
-        return wrong(r, keyword, "must be a list that is not empty");
-    json_array_foreach((json_t *)list, i, v)
+    json_t *t;
+    if (!type)
+        return true;
+    if (json_is_string(type))
+        return has_type(v, json_string_value(type));
+    json_array_foreach((json_t *)type, i,
+                       t) if (json_is_string(t) && has_type(v, json_string_value(t))) return true;
+    return false;
+}
+
+/* const and enum: those of their values that have the schema's type. */
+static mx_pattern *constants(reader *r, const json_t *schema)
+{
+    const json_t *one = json_object_get(schema, "const"), *list = json_object_get(schema, "enum");
+    const json_t *type = json_object_get(schema, "type");
+    const char *other = keyword_of(schema, "snaoc");
+    mx_pattern *all = mx_pattern_never(r->a);
+    size_t i;
+    json_t *v;
+    if (other)
+        return wrong(r, other, "beside enum or const is not supported");
+    if (one && list)
+        return wrong(r, "enum", "beside const is not supported");
+    if (!one && !json_array_size(list))
+        return wrong(r, "enum", "must be a list that is not empty");
+    if (one && has_a_type(one, type))
+        all = mx_pattern_json_constant(r->a, one);
+    json_array_foreach((json_t *)list, i, v) if (has_a_type(v, type)) all =
+        mx_pattern_or(r->a, all, mx_pattern_json_constant(r->a, v));
+    return mx_pattern_is_never(all)
+               ? wrong(r, one ? "const" : "enum", "has no value of the schema's type")
+               : all;
+}
+
+/* #/$defs/Name, one step after the other; ~1 is / and ~0 is ~. */
+static const json_t *find(reader *r, const json_t *ref)
+{
+    const char *path = json_string_value(ref);
+    const json_t *at = r->root;
+    if (!path || *path != '#') {
+        wrong(r, "$ref", "must lead to a definition of the same schema, #/$defs/Name");
+        return NULL;
+    }
+    for (path++; *path == '/' && at;) {
+        char name[256];
+        size_t n = 0;
+        for (path++; *path && *path != '/'; path++) {
+            bool tilde = *path == '~' && (path[1] == '0' || path[1] == '1');
+            if (n + 1 < sizeof name)
+                name[n++] = (char)(!tilde ? *path : path[1] == '1' ? '/' : '~');
+            path += tilde;
+        }
+        name[n] = 0;
+        at = json_is_array(at) ? json_array_get(at, strtoul(name, NULL, 10))
+                               : json_object_get(at, name);
+    }
+    if (!at || *path)
+        wrong(r, "$ref", "leads nowhere");
+    return *path ? NULL : at;
+}
+
+/* Whether nothing but `keyword` and descriptions stands in the schema. */
+static bool only_has(const json_t *schema, const char *keyword)
+{
+    const char *name;
+    json_t *v;
+    json_object_foreach((json_t *)schema, name,
+                        v) if (strcmp(name, keyword) != 0 && about(name) != 'd') return false;
+    return true;
+}
+
+/* The schema without its keywords $ref and allOf, which are merged into the others. NULL: an
+ * error. A $ref by itself is the definition, which comes_round knows again; anything else is the
+ * reader's. */
+static const json_t *flat(reader *r, const json_t *schema, int depth)
+{
+    const json_t *ref = json_object_get(schema, "$ref"), *list = json_object_get(schema, "allOf");
+    if (json_is_true(schema) || (json_is_object(schema) && !ref && !list))
+        return schema;
+    if (!json_is_object(schema))
+        wrong(r, "schema", "must be an object");
+    else if (depth > MOST_DEPTH)
+        wrong(r, "$ref", "leads back to itself");
+    else if (list && !json_array_size(list))
+        wrong(r, "allOf", "must be a list that is not empty");
+    const json_t *target = ref && !r->error ? find(r, ref) : NULL;
+    if (r->error)
+        return NULL;
+    if (only_has(schema, "$ref"))
+        return flat(r, target, depth + 1);
+    if (json_array_size(list) == 1 && only_has(schema, "allOf"))
+        return flat(r, json_array_get(list, 0), depth + 1);
+    json_t *out = json_copy((json_t *)schema),
+           *all = list ? json_copy((json_t *)list) : json_array(), *v;
+    size_t i;
+    json_array_append_new(r->made, out);
+    json_array_append_new(r->made, all);
+    json_object_del(out, "$ref");
+    json_object_del(out, "allOf");
+    if (target)
+        json_array_append(all, (json_t *)target);
+    json_array_foreach(all, i, v)
     {
-        mx_pattern *p = strcmp(keyword, "enum") == 0 ? constant(r->a, v) : value(r, v);
-        all = i ? mx_pattern_or(r->a, all, p) : p;
+        const json_t *one = r->error ? NULL : flat(r, v, depth + 1);
+        const char *why = one && json_is_object(one) ? mx_schema_merge(out, one) : NULL;
+        if (why)
+            wrong(r, why, "cannot be merged with what stands beside it");
+    }
+    return r->error ? NULL : out;
+}
+
+/* anyOf and oneOf: each with what stands beside it. */
+static mx_pattern *choices(reader *r, const json_t *schema)
+{
+    const char *keyword = json_object_get(schema, "anyOf") ? "anyOf" : "oneOf";
+    const json_t *list = json_object_get(schema, keyword);
+    mx_pattern *all = mx_pattern_never(r->a);
+    size_t n = json_array_size(list);
+    const json_t **one = MX_NEW_N(r->a, const json_t *, n + 1);
+    if (!n || (json_object_get(schema, "oneOf") && *keyword == 'a'))
+        return wrong(r, keyword, "must be a list that is not empty, and one of anyOf and oneOf");
+    for (size_t i = 0; i < n; i++) {
+        json_t *branch = json_array_get(list, i), *both;
+        if (keyword_of(schema, "snaovt")) {
+            json_t *rest = json_copy((json_t *)schema);
+            json_object_del(rest, keyword);
+            json_array_append_new(r->made, both = json_pack("{s:[o,O]}", "allOf", rest, branch));
+            branch = both;
+        }
+        one[i] = flat(r, branch, 0);
+        for (size_t k = 0; k < i && *keyword == 'o' && !r->error; k++)
+            if (!mx_schemas_exclude(one[k], one[i]))
+                wrong(r, "oneOf", "has two schemas that one value may match; anyOf would do");
+        mx_pattern *p = r->error ? NULL : value(r, one[i]);
+        all = mx_pattern_or(r->a, all, p);
     }
     return all;
 }
 
-/* #/$defs/Name, one step after the other. */
-static mx_pattern *reference(reader *r, const json_t *ref)
+static mx_pattern *of_types(reader *r, const json_t *schema)
 {
-    const char *path = json_string_value(ref);
-    const json_t *at = r->root;
-    if (!path || *path != '#')
-        return wrong(r, "$ref", "must lead to a definition of the same schema, #/$defs/Name");
-    for (path++; *path == '/' && at;) {
-        char name[256];
-        size_t n = strcspn(++path, "/");
-        memcpy(name, path, n < sizeof name ? n : 0);
-        name[n < sizeof name ? n : 0] = 0;
-        at = json_object_get(at, name);
-        path += n;
+    static const char *const types[] = {"string", "number", "array", "object"};
+    const json_t *type = json_object_get(schema, "type");
+    const char *keyword = keyword_of(schema, "snao");
+    mx_pattern *all = mx_pattern_never(r->a);
+    size_t i;
+    json_t *v;
+    if (!type && !keyword)
+        return mx_pattern_json_value(r->a, MX_ANY_DEPTH - 1);
+    if (!type) /* one that the keywords speak of */
+        return by_type(r, schema, types[strchr("snao", about(keyword)) - "snao"]);
+    if (json_is_string(type))
+        return by_type(r, schema, json_string_value(type));
+    if (!json_array_size(type))
+        return wrong(r, "type", "must be a text or a list of texts");
+    json_array_foreach((json_t *)type, i, v)
+    {
+        mx_pattern *p = json_is_string(v) ? by_type(r, schema, json_string_value(v))
+                                          : wrong(r, "type", "must hold texts");
+        all = mx_pattern_or(r->a, all, p);
     }
-    return at ? value(r, at) : wrong(r, "$ref", "leads nowhere");
+    return all;
 }
 
-static void check_keywords(reader *r, const json_t *schema)
+/* Whether the schema, on the way to itself, has come round too often. */
+static bool comes_round(reader *r, const json_t *schema)
 {
-    static const char known[] =
-        " type enum const properties required additionalProperties items minItems maxItems "
-        "minLength maxLength pattern anyOf oneOf $ref minimum title description default examples "
-        "$schema $id $comment $defs definitions deprecated readOnly writeOnly format strict ";
-    const char *name;
-    const json_t *v;
-    json_object_foreach((json_t *)schema, name, v)
-    {
-        mx_str word = {0};
-        mx_str_addf(&word, " %s ", name); /* spaces, so that only whole words are found */
-        if (!strstr(known, mx_str_text(&word)))
-            wrong(r, name, "is not supported");
-        mx_str_fini(&word);
-    }
+    int rounds = 0;
+    for (int i = 0; i < r->depth; i++)
+        rounds += r->path[i] == schema;
+    return rounds > r->rounds;
 }
 
 static mx_pattern *value(reader *r, const json_t *schema)
 {
-    const json_t *type = json_object_get(schema, "type"), *v;
-    mx_pattern *all = NULL, *p = NULL;
-    size_t i;
-    if (json_is_true(schema) || (json_is_object(schema) && !json_object_size(schema)))
-        return any_value(r->a, ANY_DEPTH - 1);
-    if (!json_is_object(schema))
-        return wrong(r, "schema", "must be an object");
-    if (++r->depth > MOST_DEPTH)
-        return wrong(r, "$ref", "leads back to itself, or schemas are nested too deep");
-    check_keywords(r, schema);
+    const char *name;
+    json_t *v;
+    mx_pattern *p;
+    if (r->error || !(schema = flat(r, schema, 0)))
+        return NULL;
+    if (json_is_true(schema))
+        return mx_pattern_json_value(r->a, MX_ANY_DEPTH - 1);
+    if (comes_round(r, schema))
+        return mx_pattern_never(r->a);
+    r->visits = r->depth < MOST_DEPTH ? r->visits + 1 : MOST_VISITS + 1;
+    if (r->visits > MOST_VISITS)
+        return wrong(r, "$ref", "leads to more schemas than are followed");
+    json_object_foreach((json_t *)schema, name, v) if (!about(name))
+        wrong(r, name, "is not supported");
+    r->path[r->depth++] = schema;
     if (r->error)
         p = NULL;
-    else if ((v = json_object_get(schema, "$ref")))
-        p = reference(r, v);
-    else if ((v = json_object_get(schema, "const")))
-        p = constant(r->a, v);
-    else if ((v = json_object_get(schema, "enum")))
-        p = any_of(r, v, "enum");
-    else if ((v = json_object_get(schema, "anyOf")))
-        p = any_of(r, v, "anyOf");
-    else if ((v = json_object_get(schema, "oneOf")))
-        p = any_of(r, v, "oneOf");
-    else if (json_is_string(type))
-        p = by_type(r, schema, json_string_value(type));
-    else if (!type && json_object_get(schema, "properties"))
-        p = object(r, schema);
-    else if (json_array_size(type))
-        json_array_foreach((json_t *)type, i, v)
-        {
-            p = json_is_string(v) ? by_type(r, schema, json_string_value(v))
-                                  : wrong(r, "type", "must hold texts");
-            all = i ? mx_pattern_or(r->a, all, p) : p;
-        }
+    else if (keyword_of(schema, "v"))
+        p = constants(r, schema);
+    else if (keyword_of(schema, "c"))
+        p = choices(r, schema);
     else
-        p = wrong(r, "type", "is missing");
+        p = of_types(r, schema);
     r->depth--;
-    return all ? all : p;
+    return p;
 }
 
+/* Fewer rounds where many make it too large. */
 mx_status mx_pattern_schema(mx_arena *a, const json_t *schema, mx_pattern **out)
 {
-    reader r = {.a = a, .root = schema};
-    *out = value(&r, schema);
-    return r.error;
+    mx_status st = MX_OK;
+    for (int rounds = MOST_ROUNDS; rounds >= 1; rounds--) {
+        mx_status_free(st);
+        reader r = {.a = a, .root = schema, .made = json_array(), .rounds = rounds};
+        *out = value(&r, schema);
+        if (!r.error && mx_pattern_is_never(*out))
+            wrong(&r, "$ref", "leads back to itself, and no document comes to an end");
+        json_decref(r.made);
+        st = r.error;
+        if (!st || r.visits <= MOST_VISITS)
+            break;
+    }
+    return st;
 }

@@ -15,6 +15,21 @@ static bool matches(mx_automaton *m, const char *text)
     return at >= 0 && mx_automaton_accepts(m, at);
 }
 
+/* The text with its ' as "; valid until the next call. */
+static const char *quote(mx_str *out, const char *text)
+{
+    mx_str_clear(out);
+    mx_str_add(out, text);
+    for (size_t i = 0; i < out->len; i++)
+        out->text[i] = out->text[i] == '\'' ? '"' : out->text[i];
+    return mx_str_text(out);
+}
+
+static json_t *read_quoted(mx_str *work, const char *text)
+{
+    return json_loads(quote(work, text), JSON_DECODE_ANY, NULL);
+}
+
 MX_TEST(patterns_of_regular_expressions)
 {
     static const struct {
@@ -50,9 +65,9 @@ MX_TEST(patterns_of_regular_expressions)
 
 MX_TEST(patterns_that_cannot_be_followed)
 {
-    static const char *const bad[] = {"(",     "a)", "[",   "[b-a]", "*",   "a{3,2}", "a{9999}",
-                                      "(?=a)", "\\", "\\q", "\\xg0", "a^b", "\xff",   "[^\\S\\s]",
-                                      "(a)\\1"};
+    static const char *const bad[] = {"(",      "a)",      "[",     "[b-a]",     "*",
+                                      "a{3,2}", "a{9999}", "(?=a)", "\\",        "\\q",
+                                      "\\xg0",  "a^b",     "\xff",  "[^\\S\\s]", "(a)\\1"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         mx_arena a = {0};
         mx_pattern *p;
@@ -110,9 +125,7 @@ static void check_schema(const char *text, int rounds)
         walk(m, (uint64_t)i, &doc);
         json_error_t e;
         json_t *v = json_loadb(mx_str_text(&doc), doc.len, JSON_DECODE_ANY | JSON_ALLOW_NUL, &e);
-        /* half of a surrogate pair is JSON, but no text that the parser takes */
-        bool half = !v && strstr(e.text, "Unicode");
-        MX_CHECK(v || half, "%s: %.300s: %s", text, mx_str_text(&doc), e.text);
+        MX_CHECK(v, "%s: %.300s: %s", text, mx_str_text(&doc), e.text);
         const json_t *need = json_object_get(schema, "required");
         for (size_t k = 0; v && k < json_array_size(need); k++)
             MX_CHECK(json_object_get(v, json_string_value(json_array_get(need, k))), "%s: %.300s",
@@ -140,27 +153,106 @@ MX_TEST(schemas_let_only_their_documents_through)
                  40);
 }
 
+/* Texts that a schema allows and texts that it does not. */
+MX_TEST(schemas_hold_documents_to_their_keywords)
+{
+    static const struct {
+        const char *schema, *yes[4], *no[4];
+    } cases[] = {
+        {"{'type':'integer','minimum':3,'maximum':17}", {"3", "9", "17"}, {"2", "18", "-3", "3.0"}},
+        {"{'type':'integer','minimum':-5,'exclusiveMaximum':1}", {"-5", "0"}, {"-6", "1", "-05"}},
+        {"{'type':'number','minimum':99.95,'exclusiveMaximum':100}",
+         {"99.95", "99.951", "99.99"},
+         {"100", "99.9", "99.949", "99"}},
+        {"{'type':'number','exclusiveMinimum':0,'maximum':0.5}",
+         {"0.5", "0.50", "0.01"},
+         {"0", "0.0", "0.51", "-0.1"}},
+        {"{'type':'string','minLength':2,'maxLength':2}",
+         {"'ab'", "'\\ud83d\\ude00é'"},
+         {"'a'", "'\\ud83d\\ude00'", "'a\\ud83d'"}},
+        {"{'type':'string','format':'date'}", {"'2024-02-28'"}, {"'2024-02-30'", "'24-01-01'"}},
+        {"{'$ref':'#/$defs/s','minLength':2,'$defs':{'s':{'type':'string','maxLength':3}}}",
+         {"'ab'", "'abc'"},
+         {"'a'", "'abcd'"}},
+        {"{'enum':[1,'a',0.30000000000000004],'type':['string','number']}",
+         {"1", "'a'", "0.30000000000000004"},
+         {"0.3"}},
+        {"{'enum':[1,'a'],'type':'string'}", {"'a'"}, {"1"}},
+        {"{'type':'object','required':['z'],'additionalProperties':{'type':'null'}}",
+         {"{'z':null}"},
+         {"{}", "{'z':1}"}},
+        {"{'type':'array','prefixItems':[{'const':1}],'items':{'const':2},'minItems':2}",
+         {"[1,2]", "[1,2,2]"},
+         {"[1]", "[]", "[2,1]"}},
+        {"{'allOf':[{'type':'number','minimum':3},{'type':'integer','maximum':5}]}",
+         {"3", "5"},
+         {"6", "2", "3.5"}},
+        {"{'type':'object','properties':{'v':{'const':1},'next':{'anyOf':[{'$ref':'#'},"
+         "{'type':'null'}]}},'required':['next']}",
+         {"{'next':null}", "{'v':1,'next':{'next':{'next':null}}}"},
+         {"{'v':1}", "{'next':{}}"}},
+        {"{'oneOf':[{'type':'string'},{'type':'null'}]}", {"null", "'x'"}, {"1"}},
+        {"{'title':'anything'}", {"1", "[{'a':null}]"}, {"[1", "x"}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mx_arena a = {0};
+        mx_pattern *p;
+        mx_automaton *m = NULL;
+        mx_str text = {0};
+        json_t *schema = read_quoted(&text, cases[i].schema);
+        MX_CHECK_OK(mx_pattern_schema(&a, schema, &p));
+        MX_CHECK_OK(mx_automaton_open(&m, p));
+        for (int k = 0; k < 4 && cases[i].yes[k]; k++)
+            MX_CHECK(matches(m, quote(&text, cases[i].yes[k])), "%s: %s", cases[i].schema,
+                     cases[i].yes[k]);
+        for (int k = 0; k < 4 && cases[i].no[k]; k++)
+            MX_CHECK(!matches(m, quote(&text, cases[i].no[k])), "%s: not %s", cases[i].schema,
+                     cases[i].no[k]);
+        mx_str_fini(&text);
+        json_decref(schema);
+        mx_automaton_close(m);
+        mx_arena_fini(&a);
+    }
+}
+
+/* What cannot be followed is named, never passed over. */
 MX_TEST(schemas_that_cannot_be_followed)
 {
-    static const char *const bad[] = {
-        "5",
-        "{\"type\":\"thing\"}",
-        "{\"type\":\"object\",\"patternProperties\":{}}",
-        "{\"$ref\":\"#\"}",
-        "{\"$ref\":\"#/a/b\"}",
-        "{\"$ref\":\"http://x\"}",
-        "{\"enum\":[]}",
-        "{\"type\":\"string\",\"minLength\":-1}",
-        "{\"type\":\"string\",\"pattern\":\"(\"}",
-        "{\"type\":\"integer\",\"minimum\":3}",
-        "{\"type\":\"array\",\"minItems\":3,\"maxItems\":2}",
-        "{\"type\":\"object\",\"properties\":{\"a\":{}},\"required\":[\"b\"]}",
-        "{\"title\":\"x\"}"};
+    static const struct {
+        const char *schema, *why;
+    } bad[] = {
+        {"5", "schema"},
+        {"{'type':'thing'}", "type"},
+        {"{'type':'object','patternProperties':{}}", "patternProperties"},
+        {"{'type':'integer','multipleOf':3}", "multipleOf"},
+        {"{'$ref':'#/$defs/s','multipleOf':3,'$defs':{'s':{'type':'integer'}}}", "multipleOf"},
+        {"{'anyOf':[{'type':'integer'}],'not':{}}", "not"},
+        {"{'$ref':'#'}", "$ref"},
+        {"{'$ref':'#/a/b'}", "$ref"},
+        {"{'$ref':'http://x'}", "$ref"},
+        {"{'type':'object','properties':{'a':{'$ref':'#'}},'required':['a']}", "$ref"},
+        {"{'enum':[]}", "enum"},
+        {"{'enum':[1],'type':'string'}", "enum"},
+        {"{'type':'string','minLength':-1}", "minLength"},
+        {"{'type':'string','pattern':'('}", "pattern"},
+        {"{'type':'string','format':'iri'}", "format"},
+        {"{'type':'integer','minimum':3,'maximum':2}", "minimum"},
+        {"{'type':'number','minimum':0.30000000000000004}", "digits"},
+        {"{'type':'array','minItems':3,'maxItems':2}", "maxItems"},
+        {"{'type':'array','uniqueItems':true}", "uniqueItems"},
+        {"{'type':'object','properties':{'a':{}},'required':['b'],'additionalProperties':false}",
+         "required"},
+        {"{'oneOf':[{'type':'number'},{'type':'integer'}]}", "oneOf"},
+        {"{'allOf':[{'type':'string'},{'type':'null'}]}", "type"},
+        {"{'':1}", "not supported"},
+    };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         mx_arena a = {0};
         mx_pattern *p;
-        json_t *schema = json_loads(bad[i], JSON_DECODE_ANY, NULL);
-        MX_CHECK_ERROR(mx_pattern_schema(&a, schema, &p), "");
+        mx_str text = {0};
+        json_t *schema = read_quoted(&text, bad[i].schema);
+        MX_CHECK_ERROR(mx_pattern_schema(&a, schema, &p), bad[i].why);
+        mx_str_fini(&text);
         json_decref(schema);
         mx_arena_fini(&a);
     }

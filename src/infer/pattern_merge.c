@@ -1,0 +1,214 @@
+/* pattern_merge.c - what two JSON schemas allow both, as one schema; and whether they exclude each
+ * other. Keywords are merged one by one: types and enums by what they share, bounds by the tighter,
+ * properties by name (one that both have becomes an allOf of the two), required by union. */
+#include "infer/pattern_json.h"
+
+#include <string.h>
+
+static bool among(const json_t *list, const json_t *v)
+{
+    size_t i;
+    const json_t *x;
+    json_array_foreach((json_t *)list, i, x) if (json_equal(x, v)) return true;
+    return false;
+}
+
+/* The types of a schema, as a list; integers are numbers. NULL: any. Gives a reference. */
+static json_t *types_of(const json_t *schema)
+{
+    json_t *type = json_object_get(schema, "type"), *all = NULL, *v;
+    size_t i;
+    if (json_is_string(type))
+        all = json_pack("[O]", type);
+    else if (json_is_array(type))
+        all = json_copy(type);
+    json_array_foreach(
+        all, i, v) if (strcmp(json_string_value(v) ? json_string_value(v) : "", "number") == 0)
+    {
+        json_array_append_new(all, json_string("integer"));
+        break;
+    }
+    return all;
+}
+
+/* Elements of x that y has. Gives a reference. */
+static json_t *shared(const json_t *x, const json_t *y)
+{
+    json_t *all = json_array(), *v;
+    size_t i;
+    json_array_foreach((json_t *)x, i, v) if (among(y, v) && !among(all, v))
+        json_array_append(all, v);
+    return all;
+}
+
+static bool merge_types(json_t *into, const json_t *from)
+{
+    json_t *x = types_of(into), *y = types_of(from), *both = shared(x, y), *number;
+    number = json_string("number");
+    if (among(both, number)) { /* and with it integers */
+        json_t *whole = json_string("integer"), *rest = json_array(), *v;
+        size_t i;
+        json_array_foreach(both, i, v) if (!json_equal(v, whole)) json_array_append(rest, v);
+        json_decref(both);
+        json_decref(whole);
+        both = rest;
+    }
+    bool any = json_array_size(both) > 0;
+    json_object_set(into, "type", both);
+    json_decref(number);
+    json_decref(x);
+    json_decref(y);
+    json_decref(both);
+    return any;
+}
+
+static bool merge_properties(json_t *into, const json_t *from)
+{
+    json_t *mine = json_copy(json_object_get(into, "properties")), *v, *old;
+    const char *name;
+    json_object_foreach((json_t *)from, name, v)
+    {
+        old = json_object_get(mine, name);
+        if (old && !json_equal(old, v))
+            json_object_set_new(mine, name, json_pack("{s:[O,O]}", "allOf", old, v));
+        else
+            json_object_set(mine, name, v);
+    }
+    json_object_set_new(into, "properties", mine);
+    return true;
+}
+
+static bool merge_required(json_t *into, const json_t *from)
+{
+    json_t *all = json_copy(json_object_get(into, "required")), *v;
+    size_t i;
+    json_array_foreach((json_t *)from, i, v) if (!among(all, v)) json_array_append(all, v);
+    json_object_set_new(into, "required", all);
+    return true;
+}
+
+static bool merge_enum(json_t *into, const json_t *from)
+{
+    json_t *both = shared(json_object_get(into, "enum"), from);
+    bool any = json_array_size(both) > 0;
+    json_object_set_new(into, "enum", both);
+    return any;
+}
+
+/* A bound: the greater of a least, the smaller of a most. */
+static bool merge_bound(json_t *into, const char *name, const json_t *from)
+{
+    const json_t *old = json_object_get(into, name);
+    bool most = strncmp(name, "max", 3) == 0 || strcmp(name, "exclusiveMaximum") == 0;
+    if (!json_is_number(old) || !json_is_number(from))
+        return false;
+    if ((json_number_value(from) < json_number_value(old)) == most)
+        json_object_set(into, name, (json_t *)from);
+    return true;
+}
+
+static bool merge_keyword(json_t *into, const char *name, const json_t *v, const json_t *from)
+{
+    static const char bounds[] = " minimum maximum exclusiveMinimum exclusiveMaximum minLength "
+                                 "maxLength minItems maxItems ";
+    static const char notes[] = " title description default examples $schema $id $comment $defs "
+                                "definitions deprecated readOnly writeOnly strict ";
+    char word[64] = " ";
+    size_t n = strlen(name);
+    if (n + 3 > sizeof word)
+        return false;
+    memcpy(word + 1, name, n);
+    word[n + 1] = ' ';
+    const json_t *old = json_object_get(into, name);
+    if (!old || json_equal(old, v) || strstr(notes, word))
+        return json_object_set(into, name, (json_t *)(old ? old : v)) == 0;
+    if (strcmp(name, "type") == 0)
+        return merge_types(into, from);
+    if (strcmp(name, "properties") == 0 && json_is_object(v) && json_is_object(old))
+        return merge_properties(into, v);
+    if (strcmp(name, "required") == 0 && json_is_array(v) && json_is_array(old))
+        return merge_required(into, v);
+    if (strcmp(name, "enum") == 0 && json_is_array(v) && json_is_array(old))
+        return merge_enum(into, v);
+    return strstr(bounds, word) && merge_bound(into, name, v);
+}
+
+/* additionalProperties speaks of the properties beside it alone: another schema's would be held to
+ * it. Ours may only be open. */
+static bool closed(const json_t *x, const json_t *y)
+{
+    const json_t *more = json_object_get(x, "additionalProperties");
+    const char *name;
+    json_t *v;
+    if (!more || json_is_true(more))
+        return false;
+    json_object_foreach(
+        json_object_get(y, "properties"), name,
+        v) if (!json_object_get(json_object_get(x, "properties"), name)) return true;
+    return false;
+}
+
+const char *mx_schema_merge(json_t *into, const json_t *from)
+{
+    const char *name;
+    json_t *v;
+    if (closed(into, from) || closed(from, into))
+        return "additionalProperties";
+    json_object_foreach((json_t *)from, name,
+                        v) if (!merge_keyword(into, name, v, from)) return name;
+    return NULL;
+}
+
+/* --- exclusion --- */
+
+/* The values of const or enum, as a list; NULL: any. Gives a reference. */
+static json_t *values_of(const json_t *schema)
+{
+    json_t *v = json_object_get(schema, "const");
+    return v ? json_pack("[O]", v) : json_incref(json_object_get(schema, "enum"));
+}
+
+static bool lists_exclude(json_t *x, json_t *y)
+{
+    json_t *both = shared(x, y);
+    bool none = x && y && json_array_size(both) == 0;
+    json_decref(both);
+    json_decref(x);
+    json_decref(y);
+    return none;
+}
+
+static bool requires(const json_t *schema, const char *name)
+{
+    json_t *text = json_string(name);
+    bool found = among(json_object_get(schema, "required"), text);
+    json_decref(text);
+    return found;
+}
+
+/* No object written from x is one of y: y requires what x never writes. */
+static bool lacks(const json_t *x, const json_t *y)
+{
+    size_t i;
+    const json_t *v, *mine = json_object_get(x, "properties");
+    json_array_foreach(json_object_get(y, "required"), i,
+                       v) if (json_is_string(v) && mine &&
+                              !json_object_get(mine, json_string_value(v)) &&
+                              !requires(x, json_string_value(v))) return true;
+    return false;
+}
+
+bool mx_schemas_exclude(const json_t *x, const json_t *y)
+{
+    const char *name;
+    json_t *v;
+    if (lists_exclude(types_of(x), types_of(y)) || lists_exclude(values_of(x), values_of(y)))
+        return true;
+    json_object_foreach(json_object_get(x, "properties"), name, v)
+    {
+        const json_t *other = json_object_get(json_object_get(y, "properties"), name);
+        if (other && requires(x, name) && requires(y, name) && mx_schemas_exclude(v, other))
+            return true;
+    }
+    return lacks(x, y) && lacks(y, x);
+}
