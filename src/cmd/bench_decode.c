@@ -125,7 +125,7 @@ static mx_status run(mx_invocation *inv)
     MX_TRY_OUT(st, mx_model_from_config(&m, c));
     MX_TRY_OUT(st, mx_compute_dtype(c, NULL, &o.compile.compute));
     o.compile.dump_ir = mx_config_text(c, "dump_ir");
-    MX_TRY_OUT(st, mx_weight_codes_configure(&o.compile.codes, c, NULL));
+    MX_TRY_OUT(st, mx_weight_quant_configure(&o.compile.quant, c, NULL));
     MX_TRY_OUT(st, mx_session_open(&s, mx_config_text(c, "device"),
                                    (int)mx_config_int(c, "num_threads")));
     MX_TRY_OUT(st, mx_decode_open(&d, s, &m, &o));

@@ -279,7 +279,7 @@ static mx_status run_talk(talk *t, mx_invocation *inv)
     t->terminal = isatty(0) && isatty(1);
     t->messages = json_array();
     begin_anew(t);
-    MX_TRY(mx_weight_codes_configure(&eo.codes, c, t->m.ref.dir.config));
+    MX_TRY(mx_weight_quant_configure(&eo.quant, c, t->m.ref.dir.config));
     return mx_engine_run(&(mx_engine_use){c, &eo, "chat", talk_on, t});
 }
 

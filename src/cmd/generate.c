@@ -289,7 +289,7 @@ static mx_status run(mx_invocation *inv)
                              .adapter_of = s.adapter_of};
     o.n_stop = mx_config_list(c, "stop", &stop);
     o.stop = stop;
-    MX_TRY_OUT(st, mx_weight_codes_configure(&o.codes, c, s.m.ref.dir.config));
+    MX_TRY_OUT(st, mx_weight_quant_configure(&o.quant, c, s.m.ref.dir.config));
     bool json = strcmp(mx_config_text(c, "format"), "json") == 0;
     bool echo = mx_config_bool(c, "echo"), streamed = !json && total == 1;
     if (streamed && echo)

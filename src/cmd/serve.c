@@ -174,7 +174,7 @@ static mx_status run(mx_invocation *inv)
     if (!st)
         st = size_adapters(c, given, n, &eo);
     if (!st)
-        st = mx_weight_codes_configure(&eo.codes, c, m.ref.dir.config);
+        st = mx_weight_quant_configure(&eo.quant, c, m.ref.dir.config);
     if (!st)
         eo.images = takes_images(c, &m.ref.spec);
     if (!st)

@@ -7,7 +7,7 @@
 #include "compile/passes.h"
 #include "compile/program.h"
 #include "compile/quantize.h"
-#include "compile/weight_codes.h"
+#include "compile/quantize_weights.h"
 
 typedef struct mx_compile_options {
     const mx_device_traits *device; /* borrows; NULL: host memory, and nothing special */
@@ -19,8 +19,8 @@ typedef struct mx_compile_options {
     bool narrow_frozen;        /* weights that are not trained lie in the compute dtype */
     bool narrow_grads;         /* weight gradients in the compute dtype */
     bool reads_copies;         /* weights are read from the copies that a training step writes */
-    mx_weight_codes codes;     /* with weights_fixed: how matrices lie */
-    const struct mx_frozen_codes *frozen_codes; /* beside adapters (frozen_codes.h); NULL: none */
+    mx_weight_quant quant;     /* with weights_fixed: quantized matrices */
+    const struct mx_frozen_quant *frozen_quant; /* QLoRA (quantize_frozen.h); NULL: none */
     const mx_quantization *quantization; /* of matmuls; NULL: none. Borrows */
     int64_t mlp_tiles;         /* pieces of dense MLPs (tile_mlp.c); 0, 1: whole */
     int64_t offload_layers;    /* that have tensors in host memory, the first ones; 0: all */

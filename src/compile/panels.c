@@ -55,7 +55,7 @@ static bool takes_panels(const mx_node *w, char by)
 static mx_status run(mx_graph *g, mx_compilation *c)
 {
     const mx_compile_options *o = c->o;
-    if (g->error || !o->weights_fixed || !g->one_path || o->codes.dtype != MX_F32 ||
+    if (g->error || !o->weights_fixed || !g->one_path || o->quant.dtype != MX_F32 ||
         !c->device->host_memory)
         return MX_OK;
     mx_arena scratch = {0};

@@ -14,10 +14,10 @@
  * report says so.
  */
 #include "compile/quantize.h"
-#include "compile/frozen_codes.h"
+#include "compile/quantize_frozen.h"
 
 #include "compile/compile.h"
-#include "compile/weight_codes.h"
+#include "compile/quantize_weights.h"
 #include "ops.h"
 #include "ops/matmul.h"
 #include <stdio.h>
@@ -307,10 +307,10 @@ void mx_pass_quantize_share(mx_graph *g)
 
 static mx_status run(mx_graph *g, mx_compilation *c)
 {
-    mx_pass_frozen_codes(g, c->o->frozen_codes);
+    mx_pass_quantize_frozen(g, c->o->frozen_quant);
     pass_quantize(g, c->o->quantization, c->training);
     if (!c->training && c->o->weights_fixed)
-        mx_pass_weight_codes(g, c->o->codes);
+        mx_pass_quantize_weights(g, c->o->quant);
     return MX_OK;
 }
 

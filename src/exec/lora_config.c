@@ -66,7 +66,7 @@ static mx_status from_files(const mx_config *c, const char *path, mx_arena *a, m
     return MX_OK;
 }
 
-static mx_status refuse_codes(const mx_config *c)
+static mx_status refuse_quantized(const mx_config *c)
 {
     const char *key = "lora.lora_weight_qtype", *qtype = mx_config_text(c, key);
     if (!*qtype)
@@ -81,7 +81,7 @@ mx_status mx_lora_from_config(const mx_config *c, mx_arena *a, const mx_lora **o
     const char *path = mx_config_text(c, "lora.lora_restore_path");
     *out = NULL;
     if (!*path && !mx_config_bool(c, "lora.enable_lora"))
-        return refuse_codes(c);
+        return refuse_quantized(c);
     if (mx_config_is_users(c, "trainable_parameters_mask"))
         return mx_fail(MX_USAGE,
                        "%s: with adapters, weights that are trained whole are named by "
@@ -93,8 +93,8 @@ mx_status mx_lora_from_config(const mx_config *c, mx_arena *a, const mx_lora **o
     return MX_OK;
 }
 
-mx_status mx_frozen_codes_from_config(const mx_config *c, const mx_lora *l, mx_arena *a,
-                                      const mx_frozen_codes **out)
+mx_status mx_frozen_quant_from_config(const mx_config *c, const mx_lora *l, mx_arena *a,
+                                      const mx_frozen_quant **out)
 {
     static const struct {
         const char *name;
@@ -108,12 +108,12 @@ mx_status mx_frozen_codes_from_config(const mx_config *c, const mx_lora *l, mx_a
         return mx_fail(MX_USAGE, "%s: quantization= is for matmuls of weights that lie in full; "
                        "with lora_weight_qtype=%s leave it out",
                        mx_config_where(c, "quantization"), qtype);
-    mx_frozen_codes *codes = MX_NEW(a, mx_frozen_codes);
+    mx_frozen_quant *quant = MX_NEW(a, mx_frozen_quant);
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(qtype, known[i].name) == 0)
-            codes->dtype = known[i].dtype;
-    codes->nested = mx_config_bool(c, "bnb_4bit_use_double_quant");
-    codes->keep = l->save;
-    *out = codes;
+            quant->dtype = known[i].dtype;
+    quant->nested = mx_config_bool(c, "bnb_4bit_use_double_quant");
+    quant->keep = l->save;
+    *out = quant;
     return MX_OK;
 }

@@ -171,7 +171,7 @@ void mx_model_ref_close(mx_model_ref *r)
 }
 
 /* Codes are made of weights that are read; random ones have none. */
-static mx_status refuse_codes(mx_session *s)
+static mx_status refuse_quantized(mx_session *s)
 {
     for (int i = 0; i < mx_session_count(s); i++)
         if (mx_session_var(s, i)->attr.quantized)
@@ -185,7 +185,7 @@ mx_status mx_model_ref_weights(const mx_model_ref *r, mx_session *s, uint64_t se
     mx_str notes = {0};
     mx_status st = MX_OK;
     if (!r->has_weights)
-        MX_TRY(refuse_codes(s));
+        MX_TRY(refuse_quantized(s));
     if (r->has_weights)
         st = mx_weights_load(s, &r->spec, (mx_hf_dir *)&r->dir, (mx_load_options){.notes = &notes});
     if (notes.len)

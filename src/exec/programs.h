@@ -23,7 +23,7 @@ typedef struct mx_programs_request {
     mx_batch_plan batch;
     int64_t eval_batch;  /* sequences of a batch of evaluation; 0: there is none */
     mx_pipeline_options pipeline; /* stages 0: there is none */
-    int64_t mtp_eval;    /* the MTP module whose guesses an evaluation counts; 0: none */
+    int64_t mtp_eval;    /* the MTP module whose predictions an evaluation counts; 0: none */
     bool
         always_applies; /* accumulates also where a step has one microbatch: several processes do */
 } mx_programs_request;

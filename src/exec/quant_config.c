@@ -144,7 +144,7 @@ mx_status mx_quant_activations(const mx_quantization **out, const json_t *config
 }
 
 /* quantize_kvcache= and its two. */
-static mx_status configure_cache(mx_weight_codes *out, const mx_config *cfg)
+static mx_status configure_cache(mx_weight_quant *out, const mx_config *cfg)
 {
     const char *dtype = mx_config_text(cfg, "kv_quant_dtype");
     out->cache = MX_F32;
@@ -155,7 +155,7 @@ static mx_status configure_cache(mx_weight_codes *out, const mx_config *cfg)
     return MX_OK;
 }
 
-mx_status mx_weight_codes_configure(mx_weight_codes *out, const mx_config *cfg,
+mx_status mx_weight_quant_configure(mx_weight_quant *out, const mx_config *cfg,
                                     const json_t *config)
 {
     static const struct {
@@ -167,7 +167,7 @@ mx_status mx_weight_codes_configure(mx_weight_codes *out, const mx_config *cfg,
         if (strcmp(known[i].name, name) == 0) {
             mx_quant_hints h;
             MX_TRY(mx_quant_hints_read(&h, config, "config.json"));
-            *out = (mx_weight_codes){.dtype = known[i].dtype, .group = h.group};
+            *out = (mx_weight_quant){.dtype = known[i].dtype, .group = h.group};
             return configure_cache(out, cfg);
         }
     return mx_fail(MX_USAGE, "%s: decoding keeps weights as they are, or as quantization=int8, fp8 "

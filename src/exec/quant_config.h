@@ -5,7 +5,7 @@
 
 #include "base/config.h"
 #include "compile/quantize.h"
-#include "compile/weight_codes.h"
+#include "compile/quantize_weights.h"
 #include <jansson.h>
 
 /* NULL where nothing is quantized. Rules and texts live in the arena. */
@@ -18,7 +18,7 @@ mx_status mx_quant_activations(const mx_quantization **out, const json_t *config
 
 /* For programs that only predict: how quantization= keeps weights. config: the model's config.json,
  * whose groups of 4 bits are kept, or NULL. */
-mx_status mx_weight_codes_configure(mx_weight_codes *out, const mx_config *cfg,
+mx_status mx_weight_quant_configure(mx_weight_quant *out, const mx_config *cfg,
                                     const json_t *config) MX_MUST_USE;
 
 #endif

@@ -175,7 +175,7 @@ static bool has_root(const mx_graph *g, const char *name)
 /* What does not run on a mesh yet. */
 static void check_mesh(mx_graph *g, const mx_step_options *o)
 {
-    const char *what = o->compile.frozen_codes     ? "lora.lora_weight_qtype"
+    const char *what = o->compile.frozen_quant     ? "lora.lora_weight_qtype"
                        : !o->lora                  ? NULL
                        : o->lora->dora             ? "lora.use_dora"
                        : o->lora->slots            ? "serving adapters"

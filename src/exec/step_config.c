@@ -256,7 +256,7 @@ mx_status mx_step_configure(mx_step_options *o, const mx_config *cfg, const mx_m
     o->trainable = joined(cfg, "trainable_parameters_mask", a);
     MX_TRY(configure_images(o, cfg, m));
     MX_TRY(mx_lora_from_config(cfg, a, &o->lora));
-    MX_TRY(mx_frozen_codes_from_config(cfg, o->lora, a, &o->compile.frozen_codes));
+    MX_TRY(mx_frozen_quant_from_config(cfg, o->lora, a, &o->compile.frozen_quant));
     o->compile.narrow_frozen = o->lora != NULL;
     o->compile.n_threads = (int)mx_config_int(cfg, "num_threads");
     const char *dump = mx_config_text(cfg, "dump_ir");

@@ -76,8 +76,8 @@ static mx_step_options step_options(const mx_engine_batch_settings *o, int64_t t
                   .keep_hidden = o->keep_hidden,
                   .image_width = images ? o->image_width : 0,
                   .cache_dtype = o->compile.compute,
-                  .cache_codes = o->compile.codes.cache,
-                  .cache_by_token = o->compile.codes.cache_by_token,
+                  .cache_quant = o->compile.quant.cache,
+                  .cache_by_token = o->compile.quant.cache_by_token,
                   .cache_len = (o->max_length + o->page - 1) / o->page * o->page}};
 }
 
@@ -219,7 +219,7 @@ mx_status mx_engine_batch_open(mx_engine_batch **out, mx_session *s, const mx_mo
         b->places = MX_NEW_N(&b->arena, int32_t, 3 * n);
     }
     mx_status st = MX_OK;
-    if (o->compile.codes.cache != MX_F32 && !mx_session_traits(s)->host_memory)
+    if (o->compile.quant.cache != MX_F32 && !mx_session_traits(s)->host_memory)
         st = mx_fail(MX_USAGE, "quantize_kvcache=true: this device has no kernel that reads a "
                      "cache of 8 bits in pages; use device=cpu, or leave it out");
     if (!st && o->image_width)

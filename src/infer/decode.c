@@ -88,8 +88,8 @@ static mx_step_options runner_options(const mx_decode *d, int64_t seq, int64_t i
                                        .max_run = run,
                                        .one_path = o->one_path,
                                        .cache_dtype = o->compile.compute,
-                                       .cache_codes = o->compile.codes.cache,
-                                       .cache_by_token = o->compile.codes.cache_by_token}};
+                                       .cache_quant = o->compile.quant.cache,
+                                       .cache_by_token = o->compile.quant.cache_by_token}};
 }
 
 /* Tokens of a prompt that are fed at once. */

@@ -33,7 +33,7 @@ static mx_engine_batch_settings settings_of(const mx_engine_options *o, int64_t 
         .max_length = o->max_length,
         .page = MX_ENGINE_PAGE,
         .pages = pages,
-        .compile = {.compute = o->compute, .weights_fixed = true, .codes = o->codes,
+        .compile = {.compute = o->compute, .weights_fixed = true, .quant = o->quant,
                     .partition = o->mesh_rank ? &o->mesh_rank->how : NULL}};
 }
 

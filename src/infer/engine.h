@@ -19,7 +19,7 @@
 #ifndef MX_INFER_ENGINE_H
 #define MX_INFER_ENGINE_H
 
-#include "compile/weight_codes.h"
+#include "compile/quantize_weights.h"
 #include "infer/adapters.h"
 #include "infer/constraint.h"
 #include "infer/images.h"
@@ -38,7 +38,7 @@ typedef struct {
     const char *device;            /* this device, */
     int n_threads;                 /* with so many threads */
     mx_dtype compute;
-    mx_weight_codes codes; /* quantization of weights and KV cache */
+    mx_weight_quant quant; /* quantization of weights and KV cache */
     int64_t sequences;       /* running at once (max_num_seqs); 0: chosen */
     int64_t step_tokens;     /* of a batch (max_num_batched_tokens); 0: chosen */
     int64_t max_length;      /* of prompt and answer; 0: the model's, at most 32,768 */

@@ -51,8 +51,8 @@ static mx_status check(const mx_engine_options *o)
 {
     const char *what = o->adapter_slots                 ? "adapters (lora=, max_loras=)"
                        : o->mtp && o->draft_tokens > 0  ? "speculative_method=mtp"
-                       : o->codes.dtype != MX_F32       ? "quantization="
-                       : o->codes.cache != MX_F32       ? "quantize_kvcache=true"
+                       : o->quant.dtype != MX_F32       ? "quantization="
+                       : o->quant.cache != MX_F32       ? "quantize_kvcache=true"
                        : o->images                      ? "images"
                                                         : NULL;
     if (!what)

@@ -50,9 +50,9 @@ static mx_status check_options(const job *j)
         return mx_fail(MX_USAGE, "several adapters in one batch are for one device and prompts "
                        "without pictures; leave %s out, or give one adapter",
                        j->o->mesh_rank ? "mesh=" : "image=");
-    if ((j->o->codes.dtype != MX_F32 || j->o->codes.cache != MX_F32) && j->o->mesh_rank)
+    if ((j->o->quant.dtype != MX_F32 || j->o->quant.cache != MX_F32) && j->o->mesh_rank)
         return mx_fail(MX_USAGE, "%s decodes on one device; leave mesh= out",
-                       j->o->codes.cache != MX_F32 ? "quantize_kvcache=true" : "quantization=");
+                       j->o->quant.cache != MX_F32 ? "quantize_kvcache=true" : "quantization=");
     return MX_OK;
 }
 
@@ -185,7 +185,7 @@ static mx_status run_batches(job *j, mx_session *session, int64_t n, int64_t bat
                              .prompt_hint = longest,
                              .image_tokens = longest_image(&j->model->spec, o),
                              .compile = {.compute = o->compute, .weights_fixed = true,
-                                         .codes = o->codes,
+                                         .quant = o->quant,
                                          .partition = o->mesh_rank ? &o->mesh_rank->how : NULL},
                              .lora = j->model->has_adapter ? &j->model->adapter.lora : NULL};
     MX_TRY_OUT(st, mx_decode_open(&j->decode, session, &j->model->spec, &ds));
@@ -282,7 +282,7 @@ static mx_status run_engine(job *j, mx_session *session, int64_t n, int64_t batc
                             .tokenizer = j->tok,
                             .session = session,
                             .compute = o->compute,
-                            .codes = o->codes,
+                            .quant = o->quant,
                             .sequences = batch,
                             .step_tokens = total < o->step_tokens ? total : o->step_tokens,
                             .no_prefix_cache = o->no_prefix_cache,

@@ -3,7 +3,7 @@
 #ifndef MX_INFER_GENERATE_H
 #define MX_INFER_GENERATE_H
 
-#include "compile/weight_codes.h"
+#include "compile/quantize_weights.h"
 #include "infer/sample.h"
 #include "text/tokenizer/tokenizer.h"
 #include "exec/model_ref.h"
@@ -28,7 +28,7 @@ typedef struct {
     mx_dtype compute;
     /* The rank of a mesh; all ranks make the same answers. NULL: alone */
     const mx_mesh_rank *mesh_rank;
-    mx_weight_codes codes; /* quantization of weights and KV cache */
+    mx_weight_quant quant; /* quantization of weights and KV cache */
     const mx_adapter *adapters; /* several, in one batch; then the model has none of its own */
     int n_adapters;
     const int64_t *adapter_of; /* each prompt's, from 1 on; 0: the base model */

@@ -26,7 +26,7 @@ mx_head mx_model_build(mx_graph *g, const mx_model_spec *m, mx_model_shape s, mx
 {
     mx_shape rows = MX_SHAPE(s.batch, s.seq);
     *b = (mx_build){.batch = s.batch, .seq = s.seq, .cache_len = s.cache_len,
-                    .cache_dtype = s.cache_dtype, .cache_codes = s.cache_codes,
+                    .cache_dtype = s.cache_dtype, .cache_quant = s.cache_quant,
                     .cache_by_token = s.cache_by_token, .max_run = s.max_run,
                     .training = s.training,
                     .pages = s.pages, .page = s.page, .page_rows = s.page_rows,
@@ -65,7 +65,7 @@ mx_head mx_model_build(mx_graph *g, const mx_model_spec *m, mx_model_shape s, mx
     mx_balance_finish(g, b);
     mx_qk_clip_finish(g, b);
     mx_classes_head(g, m, b, &head);
-    if (s.cache_codes != MX_F32 && !has_coded_cache(g))
+    if (s.cache_quant != MX_F32 && !has_coded_cache(g))
         mx_graph_fail(g, "quantize_kvcache=true is for caches of keys and values; %s keeps "
                       "something else for its tokens, which stays in dtype", m->family->name);
     return head;

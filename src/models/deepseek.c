@@ -4,7 +4,7 @@
  *     x = x + mlp(norm x)                                        in the first dense_layers layers
  *     x = x + sum_j w_j expert_j(norm x) + shared(norm x)        in the others
  *
- * Multi-token prediction (V3; mtp_num_layers, as MaxText has it, in training; serving guesses with
+ * Multi-token prediction (V3; mtp_num_layers, as MaxText has it, in training; serving drafts with
  * the first of them): layer L + k - 1 reads h' = eh_proj [enorm embed(token i + k), hnorm h_i], and
  * its own norm and the model's head predict token i + k + 1. The names are those of the published
  * checkpoints, which repeat embedding and head in such a layer; these copies are not read. MaxText

@@ -137,7 +137,7 @@ struct mx_model {
     /* What precedes the number of a layer in names, "model.layers.", where checkpoints may have
      * MTP layers behind the last. NULL: none. */
     const char *layer_prefix;
-    bool drafts; /* the first of them can guess tokens in the engine (mx_model_shape.draft) */
+    bool drafts; /* the first of them can draft tokens in the engine (mx_model_shape.draft) */
     const char *no_decay;      /* patterns of weights without weight decay by default */
     const char *vision;        /* one line on images; NULL: text only */
     const char *tower;         /* patterns of the image encoder's weights; NULL: none */
@@ -182,7 +182,7 @@ typedef struct {
     bool places;       /* tokens have places (mx_image_spec) */
     bool training;     /* a step that updates weights */
     bool one_path;     /* a token's bits are those of a training step, however it is fed */
-    bool draft;        /* over pages: the first MTP layer alone, as a program that guesses tokens */
+    bool draft;        /* over pages: the first MTP layer alone, as a program that drafts tokens */
     bool keep_hidden;  /* MX_STEP_NEXT gives the last layer's hidden states, which that reads */
     int64_t mtp_eval;  /* the MTP layer whose acceptance is measured; 0: none */
     bool balances;     /* as in mx_build */
@@ -193,7 +193,7 @@ typedef struct {
     int64_t last;      /* rows whose logits MX_STEP_NEXT gives; 0: one for each of the batch */
     int64_t max_run;   /* with a cache: most tokens that a program on it feeds at once */
     mx_dtype cache_dtype;
-    mx_dtype cache_codes; /* as in mx_build */
+    mx_dtype cache_quant; /* as in mx_build */
     bool cache_by_token;
 } mx_model_shape;
 /* The numbers of one image to the model. */

@@ -122,7 +122,7 @@ static mx_node *enter_codes(mx_graph *g, const mx_build *b, const char *what, mx
 {
     char name[32];
     mx_shape all = mx_shape_of(&x->type), heads = MX_SHAPE(all.dim[0], all.dim[1], all.dim[2]);
-    mx_quantize_attr a = {.dtype = b->cache_codes, .block_rows = 1};
+    mx_quantize_attr a = {.dtype = b->cache_quant, .block_rows = 1};
     if (b->cache_by_token)
         x = mx_reshape(g, x, MX_SHAPE(all.dim[0], all.dim[1], all.dim[2] * all.dim[3]));
     mx_node *q = mx_quantize(g, x, NULL, &a), *s = mx_output(g, q, 1);
@@ -131,7 +131,7 @@ static mx_node *enter_codes(mx_graph *g, const mx_build *b, const char *what, mx
             : mx_reshape(g, s, heads);
     snprintf(name, sizeof name, "%s_scale", what);
     *scale = enter(g, b, name, s, slots, MX_F32);
-    q = enter(g, b, what, mx_reshape(g, q, all), slots, b->cache_codes);
+    q = enter(g, b, what, mx_reshape(g, q, all), slots, b->cache_quant);
     if (b->pages)
         return q;
     mx_shape wide = mx_shape_of(&(*scale)->type);
@@ -145,7 +145,7 @@ static mx_node *enter_kv(mx_graph *g, const mx_build *b, const char *what, mx_no
                          int64_t slots, mx_node **scale)
 {
     *scale = NULL;
-    return b->cache_codes == MX_F32 ? mx_cache_enter(g, b, what, x, slots)
+    return b->cache_quant == MX_F32 ? mx_cache_enter(g, b, what, x, slots)
                                     : enter_codes(g, b, what, x, slots, scale);
 }
 

@@ -46,7 +46,7 @@ typedef struct {
     mx_node *drawn;     /* (1, page_rows): the last token drawn of each; NULL: not kept */
     int64_t max_run;    /* most tokens that any program on these caches feeds at once */
     mx_dtype cache_dtype;
-    mx_dtype cache_codes; /* keys and values lie in these, with scales; MX_F32: in cache_dtype */
+    mx_dtype cache_quant; /* keys and values lie in these, with scales; MX_F32: in cache_dtype */
     bool cache_by_token;  /* one scale for a token's heads together */
     bool training;      /* blocks may update state of their own (router biases) */
     mx_node *before;    /* in a program of an MTP layer alone: (B, S, d), the hidden states that it

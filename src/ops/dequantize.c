@@ -1,11 +1,11 @@
-/* dequantize.c - a weight that lies in codes, as numbers: w (*, k) of the dtype of the attribute.
+/* dequantize.c - a quantized weight, dequantized: w (*, k) of the dtype of the attribute.
  *
  *     codes (*, k) int8 or E4M3     scale (rows, 1) float32, a scale a row
  *     codes (*, k / 2) uint8: NF4 (ops/cpu/nf4.h), blocks of 64 over all elements
  *         absmax (blocks) float32
  *         absmax (blocks) uint8, nested (blocks / 256) float32, offset (), map (256) float32
- * What is trained beside such a weight (compile/frozen_codes.h) multiplies by the numbers, and so
- * does its gradient; they are made again for each pass rather than kept (remat.c). No gradient.
+ * The matmul of a frozen weight (compile/quantize_frozen.h) and its gradient read the dequantized
+ * numbers, which are made again for each pass rather than kept (remat.c). No gradient.
  */
 #include "ops.h"
 #include "ops/copy.h"

@@ -76,7 +76,7 @@ static mx_decode_settings decode_settings(const mx_objective_run *o, const mx_gr
                                             .reads_copies = true,
                                             .partition = so->compile.partition,
                                             .narrow_frozen = so->compile.narrow_frozen,
-                                            .frozen_codes = so->compile.frozen_codes}};
+                                            .frozen_quant = so->compile.frozen_quant}};
 }
 
 mx_status mx_sampler_beside(const mx_objective_run *o, const mx_grpo *s, int64_t rows,
@@ -273,7 +273,7 @@ bool mx_sampler_is_exact(const mx_sampler *s)
 {
     const mx_step_options *so = s->o->options;
     return mx_decode_is_exact(s->decode) && !so->compile.quantization && !so->compile.partition &&
-           !so->compile.frozen_codes && so->dropout == 0 && so->attention_dropout == 0 &&
+           !so->compile.frozen_quant && so->dropout == 0 && so->attention_dropout == 0 &&
            (!so->lora || so->lora->dropout == 0);
 }
 

@@ -245,7 +245,7 @@ static mx_status configure(mx_teacher *t, const mx_teacher_request *r)
     t->options.settings = &t->settings;
     t->options.compile.weights_fixed = true;
     t->options.compile.quantization = NULL;
-    t->options.compile.frozen_codes = NULL;
+    t->options.compile.frozen_quant = NULL;
     t->options.trainable = t->options.frozen = NULL;
     t->options.lora = t->model.has_adapter ? &t->model.adapter.lora : NULL;
     return MX_OK;

@@ -93,7 +93,7 @@ void mx_server_metrics_print(const mx_server_metrics *m, const mx_engine_counts 
         {"counter", "prefix_cache_queries_total", "Tokens looked for in the prefix cache.",
          (double)c->prefix_queries},
         {"counter", "prefix_cache_hits_total", "Tokens found in it.", (double)c->prefix_hits},
-        {"counter", "spec_decode_num_draft_tokens_total", "Tokens guessed ahead.",
+        {"counter", "spec_decode_num_draft_tokens_total", "Draft tokens.",
          (double)c->drafted},
         {"counter", "spec_decode_num_accepted_tokens_total", "Of those, tokens that came.",
          (double)c->accepted},

@@ -15,7 +15,7 @@ static mx_status read_floats(mx_session *s, mx_var *v, mx_arena *a, float **out)
     int64_t n = mx_type_count(&v->type);
     if (v->attr.quantized) {
         *out = MX_NEW_N(a, float, v->type.dtype == MX_U8 ? 2 * n : n);
-        return mx_codes_read(s, v, *out);
+        return mx_quantized_read(s, v, *out);
     }
     mx_tensor t = {MX_NEW_N(a, char, (int64_t)mx_type_bytes(&v->type)), v->type};
     MX_TRY(mx_var_read(s, v, t.data));

@@ -1,14 +1,14 @@
 /* quant_encode.c - see quant_encode.h. */
 #include "store/quant_encode.h"
 
-#include "compile/weight_codes.h"
+#include "compile/quantize_weights.h"
 #include "ops/cpu/encode.h"
 #include <string.h>
 
 /* Some rows of a weight: numbers, codes and scales. */
 typedef struct {
     mx_var *v, *scales;
-    const mx_codes_source *from;
+    const mx_quantized_source *from;
     int64_t cols, groups;
     float *x, *scale;
     uint8_t *q;
@@ -37,8 +37,8 @@ static mx_status take_codes(const rows *r, int64_t from, int64_t n)
                       NULL);
 }
 
-mx_status mx_codes_numbers(const mx_codes_source *from, int64_t first, int64_t n, float *out,
-                           mx_st_scan *scan)
+mx_status mx_quantized_numbers(const mx_quantized_source *from, int64_t first, int64_t n,
+                               float *out, mx_st_scan *scan)
 {
     if (!from->numbers)
         return mx_quant_read(from->t, first, n, MX_ST_F32, out, scan);
@@ -50,7 +50,7 @@ static mx_status make_codes(const rows *r, int64_t from, int64_t n, mx_st_scan *
 {
     int64_t group = r->cols / r->groups;
     mx_dtype d = r->v->type.dtype;
-    MX_TRY(mx_codes_numbers(r->from, from * r->cols, n * r->cols, r->x, scan));
+    MX_TRY(mx_quantized_numbers(r->from, from * r->cols, n * r->cols, r->x, scan));
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < n * r->groups; i++)
         r->scale[i] = d == MX_U8 ? mx_encode4(r->x + i * group, group, r->q + i * group / 2)
@@ -59,10 +59,11 @@ static mx_status make_codes(const rows *r, int64_t from, int64_t n, mx_st_scan *
     return MX_OK;
 }
 
-mx_status mx_codes_load(mx_session *s, mx_var *v, const mx_codes_source *from, mx_st_scan *scan)
+mx_status mx_quantized_load(mx_session *s, mx_var *v, const mx_quantized_source *from,
+                            mx_st_scan *scan)
 {
     enum { AT_ONCE = 64 };
-    rows r = {.v = v, .scales = mx_codes_part(s, v, MX_CODE_SCALES), .from = from};
+    rows r = {.v = v, .scales = mx_quantized_part(s, v, MX_CODE_SCALES), .from = from};
     if (!r.scales)
         return mx_nf4_load(s, v, from, scan);
     MX_ASSERT(!v->box, "%s", v->name);

@@ -313,7 +313,8 @@ static mx_status encode_parts(mx_session *s, mx_var *v, const origin *o, mx_st_s
     for (int i = 0; i < o->n_parts && !st; i++)
         st = load_part(&o->tensor[i], &o->part[i], &want, numbers, scan);
     if (!st)
-        st = mx_codes_load(s, v, &(mx_codes_source){.t = &o->tensor[0], .numbers = numbers}, scan);
+        st = mx_quantized_load(
+            s, v, &(mx_quantized_source){.t = &o->tensor[0], .numbers = numbers}, scan);
     mx_free(numbers);
     return st;
 }
@@ -363,7 +364,7 @@ static mx_status load_all(matching *mt, mx_session *s, const mx_model_spec *m, b
         if (v->attr.quantized && o->n_parts)
             MX_TRY(encode_parts(s, v, o, &one.scan));
         else if (v->attr.quantized)
-            MX_TRY(mx_codes_load(s, v, &(mx_codes_source){.t = t}, &one.scan));
+            MX_TRY(mx_quantized_load(s, v, &(mx_quantized_source){.t = t}, &one.scan));
         else if (o->n_parts)
             MX_TRY(load_parts(s, v, o, &one.scan));
         else

@@ -29,7 +29,7 @@ c=/v1/completions chat=/v1/chat/completions
 hi='"messages":[{"role":"user","content":"hi"}],"temperature":0,"ignore_eos":true'
 text=$($maxc generate "$m" prompt=hi max_new_tokens=12 ignore_eos=true num_threads=1)
 
-# --- answers are those of `maxc generate`, whole, streamed, in company ---
+# --- answers are those of `maxc generate`, whole, streamed, in a batch ---
 has 'a chat' "\"content\":\"$text\"" $chat "{$hi,\"max_tokens\":12}"
 has 'parts of text' "\"content\":\"$text\"" $chat \
     '{"messages":[{"role":"user","content":[{"type":"text","text":"h"},{"type":"text","text":"i"}]}],"temperature":0,"ignore_eos":true,"max_tokens":12}'
@@ -45,7 +45,7 @@ grep -q '"delta":{"role":"assistant","content":""}' "$tmp/stream" || say "a stre
 grep -q '"choices":\[\],"usage":{"prompt_tokens":18,"completion_tokens":3' "$tmp/stream" || say "a stream has no usage"
 [ "$(tail -n 2 "$tmp/stream" | head -n 1)" = 'data: [DONE]' ] || say "a stream does not end with [DONE]"
 for k in 1 2 3 4 5 6 7 8; do post $c "{\"prompt\":\"company $k\",\"max_tokens\":60,\"ignore_eos\":true,\"seed\":$k}" > "$tmp/c$k" & pids="${pids:-} $!"; done
-[ "$(streamed)" = "$text" ] || say "in company: '$(streamed)' is not '$text'"
+[ "$(streamed)" = "$text" ] || say "in a batch: '$(streamed)' is not '$text'"
 wait $pids
 post $c '{"prompt":"company 3","max_tokens":60,"ignore_eos":true,"seed":3}' | sed 's/.*"text":"\([^"]*\)".*/\1/' > "$tmp/again"
 [ "$(sed 's/.*"text":"\([^"]*\)".*/\1/' "$tmp/c3")" = "$(cat "$tmp/again")" ] || say "a seed does not give the same answer alone"
@@ -292,9 +292,9 @@ has 'loading again' '"status":"ok"' /v1/load_lora_adapter '{"lora_name":"plain",
 stop
 start max_model_len=128 speculative_tokens=4
 wrong 403 'runtime_lora=true' /v1/load_lora_adapter '{"lora_name":"a","lora_path":"b"}'
-[ "$(post $chat "{$user}" | said)" = "$base" ] || say "with guesses: $(post $chat "{$user}")"
+[ "$(post $chat "{$user}" | said)" = "$base" ] || say "with drafts: $(post $chat "{$user}")"
 post $c '{"prompt":[5,6,7,8,5,6,7,8,5,6,7,8],"max_tokens":20,"temperature":0,"ignore_eos":true}' > "$tmp/null"
-case $(get /metrics) in *'vllm:spec_decode_num_draft_tokens_total{model_name="model"} '[1-9]*) ;; *) say "nothing was guessed" ;; esac
+case $(get /metrics) in *'vllm:spec_decode_num_draft_tokens_total{model_name="model"} '[1-9]*) ;; *) say "nothing was drafted" ;; esac
 stop
 m=$letters
 expect 2 'expected NAME=FOLDER' $maxc serve "$m" lora=somewhere

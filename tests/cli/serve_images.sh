@@ -1,5 +1,5 @@
 #!/bin/sh
-# serve_images.sh - images in requests: answers are those of `maxc generate image=`, alone and in company, from OpenAI's
+# serve_images.sh - images in requests: answers are those of `maxc generate image=`, alone and in a batch, from OpenAI's
 # form and Anthropic's; what is no image, too large, too many, or for a model of text alone is refused.
 . tests/cli/expect.inc
 . tests/cli/server.inc
@@ -35,13 +35,13 @@ for family in gemma3 qwen3vl; do
     ask > "$tmp/alone"
     grep -q '"cached_tokens":[1-9]' "$tmp/alone" || say "$family: an image's beginning is not found again: $(cat "$tmp/alone")"
     cp "$tmp/body" "$tmp/wide"
-    # in company of another picture with as many tokens, and of text
+    # in one batch with another picture with as many tokens, and of text
     chat "$(part $pictures/plain.png),$(text)" ',"logprobs":true'
     pids=
     for k in 1 2 3 4; do ask > "$tmp/c$k" & pids="$pids $!"; done
     again=$(ask /v1/chat/completions "$tmp/wide" | sum)
     wait $pids
-    [ "$again" = "$got" ] || say "$family: $again in company, $got alone"
+    [ "$again" = "$got" ] || say "$family: $again in a batch, $got alone"
     for k in 2 3 4; do [ "$(sum < "$tmp/c$k")" = "$(sum < "$tmp/c1")" ] || say "$family: the same request, another answer"; done
     [ "$(sum < "$tmp/c1")" != "$got" ] || say "$family: two pictures give the same answer"
 

@@ -153,7 +153,7 @@ static void test_paged_case(const paged_case &c)
                                paged_run{3, last / 2 - 40, last / 2 + 30}, paged_run{4, 0, 1}})
         b.add(r);
     b.pad(3);
-    b.add({5, last - 1, last + 1}); /* two tokens: guessed ones */
+    b.add({5, last - 1, last + 1}); /* two tokens: drafts */
     const int n = (int)b.row.size();
     const int64_t each = (int64_t)c.q_heads * c.dim;
     mx_bf16 *q = device_alloc<mx_bf16>(n * each);

@@ -206,13 +206,13 @@ static double divergence(const float *x, const float *y, int64_t n)
 /* One sequence in bfloat16, token by token: on the GPU about as far from the golden as on the CPU,
  * whose sums are rounded elsewhere. One wrong token of the 24 puts it off by a tenth of a nat
  * and more. */
-static void check_on_gpu(const char *name, mx_weight_codes codes)
+static void check_on_gpu(const char *name, mx_weight_quant quant)
 {
     static const char *const device[2] = {"cpu", "cuda"};
     double kl[2] = {0, 0};
     for (int d = 0; d < 2; d++) {
         bench t = {0};
-        mx_compile_options o = {.compute = MX_BF16, .weights_fixed = true, .codes = codes};
+        mx_compile_options o = {.compute = MX_BF16, .weights_fixed = true, .quant = quant};
         mx_status st = bench_open_on(&t, name, o, device[d], 1);
         for (int i = 0; i < 24 && !st; i++) {
             int64_t V = t.model.summary.vocab;
@@ -226,7 +226,7 @@ static void check_on_gpu(const char *name, mx_weight_codes codes)
         bench_close(&t);
     }
     MX_CHECK(kl[1] <= 4 * kl[0] + 1e-3, "%s, %s: off by %g nats on the GPU, by %g on the CPU", name,
-             mx_dtype_name(codes.dtype), kl[1], kl[0]);
+             mx_dtype_name(quant.dtype), kl[1], kl[0]);
 }
 
 /* `make test-gpu` asks for it; elsewhere there is nothing to run on. Families without experts:
@@ -240,7 +240,7 @@ MX_TEST(decoding_on_the_gpu_in_bfloat16)
         return;
     }
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        check_on_gpu(names[i], (mx_weight_codes){MX_F32});
+        check_on_gpu(names[i], (mx_weight_quant){MX_F32});
 }
 
 /* The same with matrices of 8 and 4 bits, of which those of one vector go together. */
@@ -252,8 +252,8 @@ MX_TEST(decoding_on_the_gpu_in_codes)
         return;
     }
     for (int i = 0; i < 3; i++) {
-        check_on_gpu("llama3.1", (mx_weight_codes){codes[i]});
-        check_on_gpu("qwen3", (mx_weight_codes){codes[i]});
+        check_on_gpu("llama3.1", (mx_weight_quant){codes[i]});
+        check_on_gpu("qwen3", (mx_weight_quant){codes[i]});
     }
 }
 

@@ -1,4 +1,4 @@
-/* engine_images_test.c - requests with images give the same bits alone and in company: with prompts
+/* engine_images_test.c - requests with images give the same bits alone and in a batch: with prompts
  * cut into pieces, other images in the same batch, prefixes that are shared, and too few pages. */
 #include "../test.h"
 
@@ -124,7 +124,7 @@ static void run_alone(family *f)
 }
 
 /* Prompts come at any time; the cache has room for about two of them. */
-static void run_in_company(family *f, bool prefixes, int64_t drafts)
+static void run_batched(family *f, bool prefixes, int64_t drafts)
 {
     mx_engine *e;
     mx_engine_options o = options_of(f);
@@ -143,7 +143,7 @@ static void run_in_company(family *f, bool prefixes, int64_t drafts)
         MX_CHECK_OK(mx_engine_step(e));
         for (mx_request *r; (r = mx_engine_take(e));)
             if (r->finish) {
-                compare(f, r, false, prefixes ? "in company" : "without shared prefixes");
+                compare(f, r, false, prefixes ? "in a batch" : "without shared prefixes");
                 mx_engine_cancel(e, r);
                 done++;
             }
@@ -155,15 +155,15 @@ static void run_in_company(family *f, bool prefixes, int64_t drafts)
     mx_engine_close(e);
 }
 
-MX_TEST(engine_images_in_any_company)
+MX_TEST(engine_images_in_any_batch)
 {
     static const char *const names[] = {"gemma3", "gemma4", "llama4", "qwen3vl"};
     for (int i = 0; i < 4; i++) {
         family f;
         family_open(&f, names[i]);
         run_alone(&f);
-        run_in_company(&f, true, 0);
-        run_in_company(&f, false, 2);
+        run_batched(&f, true, 0);
+        run_batched(&f, false, 2);
         family_close(&f);
     }
 }

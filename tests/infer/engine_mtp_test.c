@@ -1,4 +1,4 @@
-/* engine_mtp_test.c - guesses of an MTP layer change nothing but the number of steps, and are those
+/* engine_mtp_test.c - drafts of an MTP layer change nothing but the number of steps, and are those
  * of the layer in training. */
 #include "../test.h"
 
@@ -60,28 +60,28 @@ static void answer(const mx_model_ref *m, int64_t drafts, bool mtp, int64_t step
     mx_engine_close(e);
 }
 
-MX_TEST(engine_mtp_guesses_change_nothing)
+MX_TEST(engine_mtp_drafts_change_nothing)
 {
     mx_model_ref m;
-    answers plain, guessed;
+    answers plain, drafting;
     open_model(&m);
     answer(&m, 0, false, 64, &plain);
     for (int64_t drafts = 1; drafts <= 3; drafts++) {
-        answer(&m, drafts, true, 16, &guessed);
+        answer(&m, drafts, true, 16, &drafting);
         for (int i = 0; i < N_ANSWERS; i++)
             for (int k = N_PROMPT; k < N; k++)
-                MX_CHECK(plain.ids[i][k] == guessed.ids[i][k] &&
-                             memcmp(&plain.log_prob[i][k], &guessed.log_prob[i][k], 4) == 0,
-                         "%d guesses, answer %d, token %d: %d (%.9g), without %d (%.9g)",
-                         (int)drafts, i, k, guessed.ids[i][k], guessed.log_prob[i][k],
+                MX_CHECK(plain.ids[i][k] == drafting.ids[i][k] &&
+                             memcmp(&plain.log_prob[i][k], &drafting.log_prob[i][k], 4) == 0,
+                         "%d drafts, answer %d, token %d: %d (%.9g), without %d (%.9g)",
+                         (int)drafts, i, k, drafting.ids[i][k], drafting.log_prob[i][k],
                          plain.ids[i][k], plain.log_prob[i][k]);
-        MX_CHECK(guessed.counts.drafted > 0, "no guesses");
-        MX_CHECK(guessed.counts.accepted <= guessed.counts.drafted, "more are right than made");
+        MX_CHECK(drafting.counts.drafted > 0, "no drafts");
+        MX_CHECK(drafting.counts.accepted <= drafting.counts.drafted, "more are right than made");
     }
     mx_model_ref_close(&m);
 }
 
-/* How many of the first n tokens' guesses the model itself repeats: what training counts. */
+/* How many of the first n tokens' drafts the model itself repeats: what training counts. */
 static int64_t repeated(mx_model_ref *m, const int32_t *ids, int64_t n)
 {
     mx_session *s;
@@ -106,9 +106,9 @@ static int64_t repeated(mx_model_ref *m, const int32_t *ids, int64_t n)
     return (int64_t)(accepted + 0.5f);
 }
 
-/* Alone and greedy, one guess a step: right where the layer in training predicts what the model
- * does. The guess of token t comes from position t - 2. */
-MX_TEST(engine_mtp_guesses_are_those_of_training)
+/* Alone and greedy, one draft a step: right where the layer in training predicts what the model
+ * does. The draft of token t comes from position t - 2. */
+MX_TEST(engine_mtp_drafts_are_those_of_training)
 {
     mx_model_ref m;
     mx_engine *e;
@@ -126,23 +126,23 @@ MX_TEST(engine_mtp_guesses_are_those_of_training)
     MX_CHECK_OK(mx_engine_admit(e, &prompt, &q, &r));
     while (mx_engine_busy(e))
         MX_CHECK_OK(mx_engine_step(e));
-    /* right[t]: the guess of token t is what the model draws */
+    /* right[t]: the draft of token t is what the model draws */
     int64_t right[N + 1] = {0}, before = repeated(&m, r->tokens.ids, N_PROMPT);
     for (int64_t n = N_PROMPT + 1; n <= N; n++) {
         int64_t now = repeated(&m, r->tokens.ids, n);
-        right[n] = now - before; /* of n tokens, the last guess is of token n, from n - 2 */
+        right[n] = now - before; /* of n tokens, the last draft is of token n, from n - 2 */
         before = now;
     }
     int64_t drafted = 0, accepted = 0;
     for (int64_t n = N_PROMPT + 1; n < N;) { /* tokens that are there; one more comes anyway */
-        bool guesses = n + 1 < N;
-        drafted += guesses;
-        accepted += guesses && right[n];
-        n += 1 + (guesses && right[n]);
+        bool more = n + 1 < N;
+        drafted += more;
+        accepted += more && right[n];
+        n += 1 + (more && right[n]);
     }
     mx_engine_counts c = mx_engine_count(e);
     MX_CHECK(c.drafted == drafted && c.accepted == accepted,
-             "%d of %d guesses were right, by the layer in training %d of %d", (int)c.accepted,
+             "%d of %d drafts were right, by the layer in training %d of %d", (int)c.accepted,
              (int)c.drafted, (int)accepted, (int)drafted);
     mx_engine_close(e);
     mx_model_ref_close(&m);

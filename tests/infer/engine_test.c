@@ -1,4 +1,4 @@
-/* engine_test.c - requests through the engine give what transformers gave, alone and in company,
+/* engine_test.c - requests through the engine give what transformers gave, alone and in a batch,
  * bit for bit: with prompts cut into pieces, shared beginnings, too few pages, and requests that
  * leave. */
 #include "../test.h"
@@ -81,7 +81,7 @@ static void compare(const char *name, family *f, const mx_request *r, bool first
         if (first)
             f->alone[i] = r->log_prob[i];
         MX_CHECK(memcmp(&f->alone[i], &r->log_prob[i], sizeof(float)) == 0,
-                 "%s: token %d: log-probability %.9g alone, %.9g in company", name, (int)i,
+                 "%s: token %d: log-probability %.9g alone, %.9g in a batch", name, (int)i,
                  f->alone[i], r->log_prob[i]);
     }
 }
@@ -110,8 +110,8 @@ static bool has_states(const char *name)
 }
 
 /* Requests of any length arrive at any step, some go away again; the golden's come among them. With
- * `drafts`, tokens are guessed ahead. */
-static void run_in_company(const char *name, family *f, int64_t rounds, int64_t drafts)
+ * `drafts`, tokens are drafted. */
+static void run_batched(const char *name, family *f, int64_t rounds, int64_t drafts)
 {
     mx_engine *e;
     int here, n_golden = 0, n_others = 0;
@@ -157,7 +157,7 @@ static void run_in_company(const char *name, family *f, int64_t rounds, int64_t 
              n_golden, n_others, (int)c.pages_held);
     MX_CHECK(c.preemptions > 0 && (c.prefix_hits > 0) == !has_states(name),
              "%s: %d preemptions, %d hits", name, (int)c.preemptions, (int)c.prefix_hits);
-    MX_CHECK(!drafts || (c.drafted > 0 && c.accepted <= c.drafted), "%s: %d of %d guesses", name,
+    MX_CHECK(!drafts || (c.drafted > 0 && c.accepted <= c.drafted), "%s: %d of %d drafts", name,
              (int)c.accepted, (int)c.drafted);
     mx_engine_close(e);
 }
@@ -240,26 +240,26 @@ static void run_ahead(family *f, mx_engine_options o, drawn_answers *out)
 static void check_ahead(const char *name)
 {
     family f = {0};
-    static drawn_answers alone, company;
+    static drawn_answers alone, batched;
     MX_CHECK_OK(family_open(&f, name));
     mx_engine_options o = options_of(&f);
     run_ahead(&f, o, &alone);
     o.sequences = 5;
     o.step_tokens = 11;
     o.cache_tokens = 112;
-    run_ahead(&f, o, &company);
+    run_ahead(&f, o, &batched);
     int same = 0, golden = 0;
     for (int i = 0; i < AHEAD_ROUNDS; i++) {
-        if (!company.n[i])
+        if (!batched.n[i])
             continue;
         size_t bytes = sizeof(int32_t) * (size_t)alone.n[i];
-        MX_CHECK(company.n[i] == alone.n[i] &&
-                     memcmp(company.ids[i], alone.ids[i], bytes) == 0,
-                 "%s: request %d: %d tokens alone, %d in company, or others", name, i,
-                 (int)alone.n[i], (int)company.n[i]);
+        MX_CHECK(batched.n[i] == alone.n[i] &&
+                     memcmp(batched.ids[i], alone.ids[i], bytes) == 0,
+                 "%s: request %d: %d tokens alone, %d in a batch, or others", name, i,
+                 (int)alone.n[i], (int)batched.n[i]);
         same++;
-        golden += company.n[i] == f.total &&
-                  memcmp(company.ids[i], f.want, sizeof(int32_t) * (size_t)f.total) == 0;
+        golden += batched.n[i] == f.total &&
+                  memcmp(batched.ids[i], f.want, sizeof(int32_t) * (size_t)f.total) == 0;
     }
     MX_CHECK(same > AHEAD_ROUNDS / 2 && golden > AHEAD_ROUNDS / 8, "%s: %d, %d goldens", name, same,
              golden);
@@ -280,14 +280,14 @@ static void check_family(const char *name, int64_t rounds)
     MX_CHECK_OK(mx_engine_can(&f.model.spec));
     if (f.want && !f.model.spec.family->images) {
         run_alone(name, &f);
-        run_in_company(name, &f, rounds, 0);
+        run_batched(name, &f, rounds, 0);
         if (strcmp(name, "llama3") == 0 || strcmp(name, "deepseek-v3") == 0)
-            run_in_company(name, &f, rounds, 3);
+            run_batched(name, &f, rounds, 3);
     }
     family_close(&f);
 }
 
-MX_TEST(engine_gives_goldens_in_any_company)
+MX_TEST(engine_gives_goldens_in_any_batch)
 {
     DIR *d = opendir(root);
     struct dirent *x;
@@ -341,7 +341,7 @@ static bool differ(const answer *a, const answer *b)
     return memcmp(a->log_prob, b->log_prob, sizeof *a->log_prob * (size_t)a->n) != 0;
 }
 
-/* Guesses change neither greedy answers nor drawn ones, and some of them are right. */
+/* Drafts change neither greedy answers nor drawn ones, and some of them are right. */
 MX_TEST(engine_guesses_change_nothing)
 {
     family f = {0};
@@ -366,12 +366,12 @@ MX_TEST(engine_guesses_change_nothing)
             MX_CHECK_OK(mx_engine_open(&e, &o));
             ask(e, &prompt, q, &got[drafts]);
             accepted += mx_engine_count(e).accepted;
-            MX_CHECK(!drafts || mx_engine_count(e).drafted > 0, "nothing was guessed");
+            MX_CHECK(!drafts || mx_engine_count(e).drafted > 0, "nothing was drafted");
             mx_engine_close(e);
         }
         same_answer(t == 1 ? "drawn" : "greedy", &got[0], &got[1]);
     }
-    MX_CHECK(accepted > 0, "no guess was right");
+    MX_CHECK(accepted > 0, "no draft was accepted");
     family_close(&f);
 }
 
@@ -529,7 +529,7 @@ MX_TEST(engine_embeds)
     MX_CHECK(r[0]->finish == MX_FINISH_LENGTH && squares > 0, "finish %d, %g", r[0]->finish,
              squares);
     MX_CHECK(memcmp(r[0]->embedding, r[1]->embedding,
-                    sizeof(float) * (size_t)mx_engine_width(e)) == 0, "in company");
+                    sizeof(float) * (size_t)mx_engine_width(e)) == 0, "in a batch");
     mx_engine_close(e);
     family_close(&f);
 }

@@ -167,7 +167,7 @@ static mx_status add_squares(mx_session *s, mx_var *v, double *sum)
     void *host = NULL;
     MX_TRY(mx_alloc(&host, stored > wide ? stored : wide, v->name));
     mx_tensor t = {host, v->type};
-    mx_status st = v->attr.quantized ? mx_codes_read(s, v, host) : mx_var_read(s, v, host);
+    mx_status st = v->attr.quantized ? mx_quantized_read(s, v, host) : mx_var_read(s, v, host);
     for (int64_t k = 0; !st && k < n; k += RUN) {
         float run[RUN], *x = (float *)host + k;
         int64_t some = n - k < RUN ? n - k : RUN;

@@ -1,8 +1,8 @@
-/* frozen_codes.c - see frozen_codes.h. */
-#include "compile/frozen_codes.h"
+/* quantize_frozen.c - see quantize_frozen.h. */
+#include "compile/quantize_frozen.h"
 
 #include "compile/lora.h"
-#include "compile/weight_codes.h"
+#include "compile/quantize_weights.h"
 #include "ops.h"
 #include "ops/copy.h"
 #include "ops/cpu/nf4.h"
@@ -12,13 +12,13 @@
 
 typedef struct {
     mx_graph *g;
-    const mx_frozen_codes *codes;
+    const mx_frozen_quant *quant;
     mx_node *map;      /* of nested absmax; NULL: not needed yet */
     mx_node **numbers; /* by the id of a variable: its `dequantize`, once something has read it */
 } pass;
 
 /* A matrix of a layer, or its experts'. */
-static bool is_coded(const pass *p, const mx_node *w)
+static bool is_quantized(const pass *p, const mx_node *w)
 {
     const mx_var_attr *a = w->op == &mx_op_variable ? w->attr : NULL;
     if (!a || a->kind != MX_VAR_WEIGHT || a->adapter || w->type.ndim < 2 ||
@@ -28,7 +28,7 @@ static bool is_coded(const pass *p, const mx_node *w)
     char module[512];
     size_t n = strlen(w->name) - (mx_ends_with(w->name, ".weight") ? strlen(".weight") : 0);
     snprintf(module, sizeof module, "%.*s", (int)n, w->name);
-    return !mx_lora_saves(p->codes->keep, module);
+    return !mx_lora_saves(p->quant->keep, module);
 }
 
 static mx_node *scales(pass *p, const mx_node *w, const char *end, mx_type t, mx_init init)
@@ -58,7 +58,7 @@ static int encode_nf4(pass *p, mx_node *w, mx_init began, mx_node **in)
 {
     int64_t cols = w->type.dim[w->type.ndim - 1], blocks = mx_nf4_blocks(mx_type_count(&w->type));
     mx_init most = MX_VALUE(scale_for(&began, deviation_of_values()));
-    bool nested = p->codes->nested;
+    bool nested = p->quant->nested;
     if (cols % 2)
         mx_graph_fail(p->g, "lora_weight_qtype=nf4: %s has rows of %lld numbers, and two lie in a "
                       "byte; use int8, or name the module in modules_to_save", w->name,
@@ -87,7 +87,7 @@ static int encode_rows(pass *p, mx_node *w, mx_init began, mx_node **in)
     enum { MOST = 127 };
     int64_t rows = mx_dims_before(&w->type, w->type.ndim - 1);
     mx_init random = {.kind = MX_INIT_UNIFORM, .scale = MOST};
-    w->type.dtype = p->codes->dtype;
+    w->type.dtype = p->quant->dtype;
     mx_var_edit(w)->init = random;
     in[1] = scales(p, w, MX_CODE_SCALES, mx_type_of(MX_F32, MX_SHAPE(rows, 1)),
                    MX_VALUE(scale_for(&began, MOST / sqrt(3))));
@@ -104,7 +104,7 @@ static mx_node *numbers(pass *p, mx_node *w, const mx_node *by)
     const char *scope = p->g->scope;
     p->g->scope = "";
     a->quantized = true;
-    int n = (p->codes->dtype == MX_U8 ? encode_nf4 : encode_rows)(p, w, began, in);
+    int n = (p->quant->dtype == MX_U8 ? encode_nf4 : encode_rows)(p, w, began, in);
     p->g->scope = by->scope;
     p->g->seq = by->seq;
     mx_node *made = mx_dequantize(p->g, n, in, dtype);
@@ -113,17 +113,17 @@ static mx_node *numbers(pass *p, mx_node *w, const mx_node *by)
     return made;
 }
 
-void mx_pass_frozen_codes(mx_graph *g, const mx_frozen_codes *codes)
+void mx_pass_quantize_frozen(mx_graph *g, const mx_frozen_quant *quant)
 {
     int n_old = g->n_nodes;
-    if (!codes || g->error)
+    if (!quant || g->error)
         return;
     mx_arena scratch = {0};
-    pass p = {.g = g, .codes = codes, .numbers = MX_NEW_N(&scratch, mx_node *, n_old)};
+    pass p = {.g = g, .quant = quant, .numbers = MX_NEW_N(&scratch, mx_node *, n_old)};
     for (int i = 0; i < n_old && !g->error; i++)
         for (int k = 0; k < g->node[i]->n_in; k++) {
             mx_node *n = g->node[i], *w = n->in[k];
-            if (!w || w->id >= n_old || (!p.numbers[w->id] && !is_coded(&p, w)))
+            if (!w || w->id >= n_old || (!p.numbers[w->id] && !is_quantized(&p, w)))
                 continue;
             if (!p.numbers[w->id])
                 p.numbers[w->id] = numbers(&p, w, n);

@@ -1,4 +1,4 @@
-/* frozen_codes.h - QLoRA: matrices that are not trained lie in 8 or 4 bits, and adapters are
+/* quantize_frozen.h - QLoRA: matrices that are not trained lie in 8 or 4 bits; adapters are
  * trained beside them.
  *
  *     kind    W                          what scales it
@@ -9,8 +9,8 @@
  * Each use reads the numbers that a `dequantize` node makes in the compute dtype; nothing keeps
  * them from pass to pass.
  */
-#ifndef MX_COMPILE_FROZEN_CODES_H
-#define MX_COMPILE_FROZEN_CODES_H
+#ifndef MX_COMPILE_QUANTIZE_FROZEN_H
+#define MX_COMPILE_QUANTIZE_FROZEN_H
 
 #include "ir/graph.h"
 
@@ -18,14 +18,14 @@
 #define MX_NF4_NESTED ".nested_absmax"
 #define MX_NF4_OFFSET ".nested_offset"
 
-typedef struct mx_frozen_codes {
+typedef struct mx_frozen_quant {
     mx_dtype dtype;   /* MX_I8, MX_F8_E4M3, or MX_U8: NF4 */
     bool nested;      /* NF4: double quantization */
     const char *keep; /* modules that are trained whole, as mx_lora's `save` */
-} mx_frozen_codes;
+} mx_frozen_quant;
 
 /* After the precision pass; NULL: nothing. The matrices of layers but routers, by name alone, so
  * that all programs of a session agree on them; embeddings and heads stay. */
-void mx_pass_frozen_codes(mx_graph *g, const mx_frozen_codes *codes);
+void mx_pass_quantize_frozen(mx_graph *g, const mx_frozen_quant *quant);
 
 #endif

@@ -1,15 +1,15 @@
-/* codes_read.c - weights that lie in codes in a session: NF4 written, and any read as numbers. */
+/* quantized_vars.c - quantized weights of a session: NF4 is written here, any is read. */
 #include "store/quant_encode.h"
 
-#include "compile/frozen_codes.h"
-#include "compile/weight_codes.h"
+#include "compile/quantize_frozen.h"
+#include "compile/quantize_weights.h"
 #include "ops/cpu/dequant.h"
 #include "ops/cpu/nf4.h"
 #include "store/quant_nf4.h"
 #include <stdio.h>
 #include <string.h>
 
-mx_var *mx_codes_part(mx_session *s, const mx_var *v, const char *end)
+mx_var *mx_quantized_part(mx_session *s, const mx_var *v, const char *end)
 {
     char name[640];
     snprintf(name, sizeof name, "%s%s", v->name, end);
@@ -23,16 +23,16 @@ typedef struct {
     mx_session *session;
     mx_var *v, *absmax, *nested, *offset;
     int64_t n, blocks;
-    const mx_codes_source *from;
+    const mx_quantized_source *from;
     mx_st_scan *scan;
 } nf4;
 
 static nf4 nf4_of(mx_session *s, mx_var *v)
 {
     int64_t n = 2 * mx_type_count(&v->type);
-    return (nf4){.session = s, .v = v, .absmax = mx_codes_part(s, v, MX_NF4_ABSMAX), .n = n,
-                 .nested = mx_codes_part(s, v, MX_NF4_NESTED), .blocks = mx_nf4_blocks(n),
-                 .offset = mx_codes_part(s, v, MX_NF4_OFFSET)};
+    return (nf4){.session = s, .v = v, .absmax = mx_quantized_part(s, v, MX_NF4_ABSMAX), .n = n,
+                 .nested = mx_quantized_part(s, v, MX_NF4_NESTED), .blocks = mx_nf4_blocks(n),
+                 .offset = mx_quantized_part(s, v, MX_NF4_OFFSET)};
 }
 
 /* Blocks [first, first + some) of codes; x and q have room for them. */
@@ -41,7 +41,7 @@ static mx_status encode_some(const nf4 *w, int64_t first, int64_t some, float *x
 {
     int64_t at = first * MX_NF4_BLOCK, n = some * MX_NF4_BLOCK;
     n = w->n - at < n ? w->n - at : n;
-    MX_TRY(mx_codes_numbers(w->from, at, n, x, w->scan));
+    MX_TRY(mx_quantized_numbers(w->from, at, n, x, w->scan));
 #pragma omp parallel for schedule(static)
     for (int64_t b = 0; b < some; b++) {
         int64_t from = b * MX_NF4_BLOCK, k = n - from < MX_NF4_BLOCK ? n - from : MX_NF4_BLOCK;
@@ -102,7 +102,7 @@ static mx_status make_stored(const nf4 *w, mx_arena *scratch)
     return st ? st : write_absmax(w, absmax, scratch);
 }
 
-mx_status mx_nf4_load(mx_session *s, mx_var *v, const mx_codes_source *from, mx_st_scan *scan)
+mx_status mx_nf4_load(mx_session *s, mx_var *v, const mx_quantized_source *from, mx_st_scan *scan)
 {
     nf4 w = nf4_of(s, v);
     mx_arena scratch = {0};
@@ -145,7 +145,7 @@ static mx_status read_nf4(mx_session *s, mx_var *v, const uint8_t *codes, mx_are
 static mx_status read_rows(mx_session *s, mx_var *v, const uint8_t *codes, mx_arena *scratch,
                            float *out)
 {
-    mx_var *scales = mx_codes_part(s, v, MX_CODE_SCALES);
+    mx_var *scales = mx_quantized_part(s, v, MX_CODE_SCALES);
     int64_t k = v->type.dim[v->type.ndim - 1], rows = mx_type_count(&v->type) / k;
     float *scale = MX_NEW_N(scratch, float, mx_type_count(&scales->type));
     MX_TRY(mx_var_read(s, scales, scale));
@@ -156,7 +156,7 @@ static mx_status read_rows(mx_session *s, mx_var *v, const uint8_t *codes, mx_ar
     return MX_OK;
 }
 
-mx_status mx_codes_read(mx_session *s, mx_var *v, float *out)
+mx_status mx_quantized_read(mx_session *s, mx_var *v, float *out)
 {
     mx_arena scratch = {0};
     uint8_t *codes = MX_NEW_N(&scratch, uint8_t, mx_type_count(&v->type));

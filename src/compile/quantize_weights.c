@@ -1,5 +1,5 @@
-/* weight_codes.c - see weight_codes.h. */
-#include "compile/weight_codes.h"
+/* quantize_weights.c - see quantize_weights.h. */
+#include "compile/quantize_weights.h"
 
 #include "compile/quantize.h"
 #include "ir/source.h"
@@ -16,7 +16,7 @@ static bool is_head(const mx_node *w)
 }
 
 /* The weight that the matmul n reads as it is, (out, in); NULL: there is none. */
-static mx_node *codable_weight(const mx_node *n)
+static mx_node *quantizable_weight(const mx_node *n)
 {
     bool in_out;
     mx_node *w = n->n_in > 1 ? n->in[1] : NULL;
@@ -25,14 +25,14 @@ static mx_node *codable_weight(const mx_node *n)
     return mx_scope_layer(w->name) || is_head(w) ? w : NULL;
 }
 
-/* Is the weight read by something that does not take codes? */
+/* Is the weight read by something that takes no quantized one? */
 static bool read_otherwise(const mx_graph *g, const mx_node *w)
 {
     for (int i = 0; i < g->n_nodes; i++)
         for (int k = 0; k < g->node[i]->n_in; k++) {
             const mx_node *n = g->node[i];
             bool lookup = n->op == &mx_op_embed && k == 0;
-            if (n->in[k] == w && !n->forward && !lookup && (k != 1 || codable_weight(n) != w))
+            if (n->in[k] == w && !n->forward && !lookup && (k != 1 || quantizable_weight(n) != w))
                 return true;
         }
     return false;
@@ -45,17 +45,17 @@ int64_t mx_code_group(int64_t cols, int64_t wanted)
     return cols % 128 == 0 ? 128 : cols % 64 == 0 ? 64 : cols % 32 == 0 ? 32 : 0;
 }
 
-/* The scales of a weight that becomes codes with this call; of one that is codes, those it has. */
-static mx_node *encode(mx_graph *g, mx_node *w, mx_weight_codes codes)
+/* The scales of a weight, which this call quantizes unless it already is. */
+static mx_node *encode(mx_graph *g, mx_node *w, mx_weight_quant quant)
 {
     char name[512];
     mx_var_attr *a = mx_var_edit(w);
     snprintf(name, sizeof name, "%s" MX_CODE_SCALES, w->name);
     if (a->quantized)
         return mx_graph_find(g, name);
-    int64_t cols = w->type.dim[1], group = mx_code_group(cols, codes.group);
-    bool four = codes.dtype == MX_U8 && group && !is_head(w);
-    w->type.dtype = four ? MX_U8 : is_head(w) || codes.dtype == MX_U8 ? MX_I8 : codes.dtype;
+    int64_t cols = w->type.dim[1], group = mx_code_group(cols, quant.group);
+    bool four = quant.dtype == MX_U8 && group && !is_head(w);
+    w->type.dtype = four ? MX_U8 : is_head(w) || quant.dtype == MX_U8 ? MX_I8 : quant.dtype;
     w->type.dim[1] = four ? cols / 2 : cols;
     a->quantized = true;
     const char *scope = g->scope;
@@ -77,24 +77,24 @@ static void replace(mx_graph *g, mx_node *n, mx_node *w, mx_node *s)
     mx_node_forward(n, n->type.dtype == y->type.dtype ? y : mx_cast(g, y, n->type.dtype));
 }
 
-void mx_pass_weight_codes(mx_graph *g, mx_weight_codes codes)
+void mx_pass_quantize_weights(mx_graph *g, mx_weight_quant quant)
 {
     int n_old = g->n_nodes;
-    if (codes.dtype == MX_F32 || g->error)
+    if (quant.dtype == MX_F32 || g->error)
         return;
     for (int i = 0; i < n_old; i++) {
-        mx_node *w = g->node[i]->forward ? NULL : codable_weight(g->node[i]);
+        mx_node *w = g->node[i]->forward ? NULL : quantizable_weight(g->node[i]);
         if (w && (mx_var_edit(w)->quantized || !read_otherwise(g, w)))
-            encode(g, w, codes);
+            encode(g, w, quant);
     }
     for (int i = 0; i < n_old && !g->error; i++) {
-        mx_node *n = g->node[i], *w = n->op == &mx_op_embed ? n->in[0] : codable_weight(n);
+        mx_node *n = g->node[i], *w = n->op == &mx_op_embed ? n->in[0] : quantizable_weight(n);
         if (n->forward || !w || w->op != &mx_op_variable || !mx_var_edit(w)->quantized)
             continue;
         const char *scope = g->scope;
         g->scope = n->scope;
         g->seq = n->seq;
-        replace(g, n, w, encode(g, w, codes));
+        replace(g, n, w, encode(g, w, quant));
         g->seq = -1;
         g->scope = scope;
     }
