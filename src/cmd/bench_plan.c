@@ -180,9 +180,39 @@ static mx_status find_profile(bench *b, const csv *t, int row, const char *remat
     return MX_OK;
 }
 
+/* What a layout is made of: whole numbers whose product is the number of chips. */
+static mx_status check_row(const csv *t, int row)
+{
+    static const char *const needed[] = {"seq", "gpus", "gbs", "mbs"};
+    static const char *const degrees[] = {"tp", "pp", "cp", "vp", "ep", "etp", "dp"};
+    const char *precision = cell(t, row, "precision");
+    if (strcmp(precision, "bf16") != 0 && !strstr(precision, "fp8") && !strstr(precision, "int8"))
+        return mx_fail(MX_USAGE, "precision `%s`: expected bf16, fp8 or int8, which maxc trains in",
+                       precision);
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
+        if (whole(t, row, needed[i], i == 3) < 1)
+            return mx_fail(MX_USAGE, "%s `%s`: expected a whole number above 0", needed[i],
+                           cell(t, row, needed[i]));
+    for (size_t i = 0; i < sizeof degrees / sizeof *degrees; i++)
+        if (whole(t, row, degrees[i], 1) < 1)
+            return mx_fail(MX_USAGE, "%s `%s`: expected a degree above 0", degrees[i],
+                           cell(t, row, degrees[i]));
+    int64_t ranks = whole(t, row, "tp", 1) * whole(t, row, "pp", 1) * whole(t, row, "cp", 1);
+    int64_t chips = whole(t, row, "gpus", 1), dp = whole(t, row, "dp", chips / ranks);
+    int64_t experts = whole(t, row, "pp", 1) * whole(t, row, "ep", 1);
+    if (ranks * dp != chips || chips % experts)
+        return mx_fail(MX_USAGE,
+                       "tp x pp x cp x dp is %lld and pp x ep %lld: expected %lld chips, and a "
+                       "divisor of them",
+                       (long long)(ranks * dp), (long long)experts, (long long)chips);
+    return MX_OK;
+}
+
 static void layout_of(const csv *t, int row, int64_t per_node, mx_layout *l)
 {
-    int64_t dp = whole(t, row, "dp", 1), fsdp = whole(t, row, "fsdp", 0);
+    int64_t ranks = whole(t, row, "tp", 1) * whole(t, row, "pp", 1) * whole(t, row, "cp", 1);
+    int64_t dp = whole(t, row, "dp", whole(t, row, "gpus", 1) / ranks);
+    int64_t fsdp = whole(t, row, "fsdp", 0);
     *l = (mx_layout){.chips = whole(t, row, "gpus", 1),
                      .tensor = whole(t, row, "tp", 1),
                      .context = whole(t, row, "cp", 1),
@@ -194,7 +224,9 @@ static void layout_of(const csv *t, int row, int64_t per_node, mx_layout *l)
                      .chunks = whole(t, row, "vp", 1),
                      .microbatch = whole(t, row, "mbs", 1),
                      .per_node = per_node};
-    l->expert_tensor = l->expert > 1 ? whole(t, row, "etp", l->tensor) : l->tensor;
+    /* experts are cut as the rest is, where the row does not say it and there are chips for that */
+    bool room = l->stage * l->expert * l->tensor <= l->chips;
+    l->expert_tensor = l->expert > 1 ? whole(t, row, "etp", room ? l->tensor : 1) : l->tensor;
     l->expert_shard = l->shard > 1 ? l->chips / (l->stage * l->expert * l->expert_tensor) : 1;
     l->n_microbatches = whole(t, row, "gbs", 1) / (l->microbatch * dp);
     l->n_microbatches = l->n_microbatches < 1 ? 1 : l->n_microbatches;
@@ -214,6 +246,17 @@ static double trait(const bench *b, const csv *t, int row, const char *name, dou
     return usual;
 }
 
+/* Of the chip's own attention; attention_share_a100 of one chip comes before attention_share. */
+static double attention_share(const bench *b, const csv *t, int row)
+{
+    char name[48];
+    const char *chip = cell(t, row, "chip");
+    snprintf(name, sizeof name, "attention_share_%.*s", (int)strcspn(chip, "-"), chip);
+    for (char *s = name; *s; s++)
+        *s = (char)tolower((unsigned char)*s);
+    return trait(b, t, row, name, trait(b, t, row, "attention_share", 1));
+}
+
 static void run_of(const bench *b, const csv *t, int row, mx_run_kind *r)
 {
     const char *recipe = recipe_of(t, row);
@@ -225,7 +268,7 @@ static void run_of(const bench *b, const csv *t, int row, mx_run_kind *r)
                            says(t, row, "async TP") || trait(b, t, row, "overlap_tensor", 0) > 0,
                        .exchange_factor = 1,
                        .deduplicate = trait(b, t, row, "deduplicate", 0) > 0,
-                       .attention_share = trait(b, t, row, "attention_share", 1),
+                       .attention_share = attention_share(b, t, row),
                        .host_seconds = 1e-6 * trait(b, t, row, "host_us", 0),
                        .weight_bytes = trait(b, t, row, "weight_bytes", 4),
                        .copy_bytes = trait(b, t, row, "copy_bytes", 2),
@@ -320,6 +363,7 @@ static mx_status predict(bench *b, const csv *t, int row, prediction *out)
     mx_plan_chip chip;
     mx_network network;
     char name[32];
+    MX_TRY(check_row(t, row));
     snprintf(name, sizeof name, "%s%s", cell(t, row, "chip"),
              says(t, row, "500 W") || trait(b, t, row, "watts", 700) == 500 ? "-500w" : "");
     for (char *s = name; *s; s++)
@@ -423,7 +467,8 @@ static mx_status run(mx_invocation *inv)
         prediction p = {0};
         mx_status row = predict(&b, t, i, &p);
         if (row || !mx_parse_f64(cell(t, i, "tok_s_gpu"), &published[n])) {
-            printf("%-24s not predicted: %s\n", cell(t, i, "model"), mx_status_text(row));
+            printf("%-24s not predicted (line %d): %s\n", cell(t, i, "model"), i + 2,
+                   row ? mx_status_text(row) : "tok_s_gpu is no number");
             mx_status_free(row);
             continue;
         }

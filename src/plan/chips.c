@@ -177,10 +177,11 @@ static mx_status read_figure(const char *file, const mx_yaml_node *v, const fiel
     return MX_OK;
 }
 
+static const char *const attention_names[MX_HEAD_SIZES] = {"attention_64", "attention",
+                                                           "attention_256"};
+
 static mx_status chip_entry(const char *file, const mx_yaml_node *v, mx_plan_chip *c)
 {
-    static const char *const attention[MX_HEAD_SIZES] = {"attention_64", "attention",
-                                                         "attention_256"};
     bool known = false;
     MX_TRY(read_figure(file, v, chip_fields, c, &known));
     if (strcmp(v->key, "tflops") == 0)
@@ -188,7 +189,7 @@ static mx_status chip_entry(const char *file, const mx_yaml_node *v, mx_plan_chi
     if (strcmp(v->key, "sustained") == 0)
         return read_rates(file, v, c->sustained);
     for (int i = 0; i < MX_HEAD_SIZES; i++)
-        if (strcmp(v->key, attention[i]) == 0)
+        if (strcmp(v->key, attention_names[i]) == 0)
             return read_attention(file, v, c->attention[i]);
     if (strcmp(v->key, "gemm") == 0)
         return read_points(file, v, false, &c->gemm);
@@ -196,8 +197,12 @@ static mx_status chip_entry(const char *file, const mx_yaml_node *v, mx_plan_chi
         return read_points(file, v, true, &c->grouped);
     if (strcmp(v->key, "recurrence") == 0)
         return read_recurrence(file, v, c->recurrence);
-    if (strcmp(v->key, "network") == 0 && v->kind == MX_YAML_SCALAR) {
+    if (strcmp(v->key, "network") == 0) {
+        if (v->kind != MX_YAML_SCALAR || strlen(v->text) >= sizeof c->network)
+            return mx_fail(MX_USAGE, "%s:%d: network: expected LINK x CHIPS, LINK in one value",
+                           file, v->line);
         snprintf(c->network, sizeof c->network, "%s", v->text);
+        snprintf(c->network_at, sizeof c->network_at, "%.240s:%d", file, v->line);
         return MX_OK;
     }
     return known ? MX_OK
@@ -209,27 +214,27 @@ static mx_status chip_entry(const char *file, const mx_yaml_node *v, mx_plan_chi
 
 /* ---- rows of a table ---- */
 
-static mx_status unknown(const char *what, const char *name, const mx_yaml_node *const *tables,
-                         int n)
+enum { NEAREST = 3 };
+
+mx_status mx_nearest_names(const char *what, const char *name, const char *const *names, int n)
 {
-    const char *best[3] = {0};
-    int far[3] = {INT_MAX, INT_MAX, INT_MAX};
-    for (int t = 0; t < n; t++)
-        for (const mx_yaml_node *row = tables[t]->first; row; row = row->next) {
-            int d = mx_edit_distance(name, row->key), k = 3;
-            while (k > 0 && d < far[k - 1])
-                k--;
-            for (int i = 2; i > k; i--) {
-                far[i] = far[i - 1];
-                best[i] = best[i - 1];
-            }
-            if (k < 3) {
-                far[k] = d;
-                best[k] = row->key;
-            }
+    const char *best[NEAREST] = {0};
+    int far[NEAREST] = {INT_MAX, INT_MAX, INT_MAX};
+    for (int j = 0; j < n; j++) {
+        int d = mx_edit_distance(name, names[j]), k = NEAREST;
+        while (k > 0 && d < far[k - 1])
+            k--;
+        for (int i = NEAREST - 1; i > k; i--) {
+            far[i] = far[i - 1];
+            best[i] = best[i - 1];
         }
+        if (k < NEAREST) {
+            far[k] = d;
+            best[k] = names[j];
+        }
+    }
     mx_str near = {0};
-    for (int i = 0; i < 3 && best[i]; i++)
+    for (int i = 0; i < NEAREST && best[i]; i++)
         mx_str_addf(&near, "%s%s", i ? ", " : "", best[i]);
     mx_status st =
         mx_fail(MX_USAGE, "no %s `%s`; the nearest are %s", what, name, mx_str_text(&near));
@@ -262,6 +267,62 @@ static mx_status open_tables(tables *t, const char *home, const char *name, cons
     return MX_OK;
 }
 
+static mx_status unknown(const char *what, const char *name, tables *t)
+{
+    int cap = 0, n = 0;
+    for (int i = 0; i < t->n; i++)
+        cap += t->root[i]->n;
+    const char **names = MX_NEW_N(&t->arena, const char *, cap + 1);
+    for (int i = 0; i < t->n; i++)
+        for (const mx_yaml_node *row = t->root[i]->first; row && n < cap; row = row->next)
+            names[n++] = row->key;
+    return mx_nearest_names(what, name, names, n);
+}
+
+/* A row that measures itself has its best GEMM for a peak, which other kernels can pass a little;
+ * beyond this a figure is no rate of the chip. */
+static const double ABOVE_PEAK = 1.5;
+
+/* The figures of a list against the peak. */
+static mx_status check_rates(const char *file, const mx_yaml_node *list, const mx_plan_chip *c,
+                             const double *rate, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (rate[i] > ABOVE_PEAK * c->peak[MX_RATE_BF16])
+            return mx_fail(MX_USAGE,
+                           "%s:%d: %s: %g TFLOP/s is more than the chip can do; its peak is %g "
+                           "(tflops)",
+                           file, list->line, list->key, rate[i] / 1e12,
+                           c->peak[MX_RATE_BF16] / 1e12);
+    return MX_OK;
+}
+
+static mx_status check_points(const char *file, const mx_yaml_node *list, const mx_plan_chip *c,
+                              const mx_gemm_points *points)
+{
+    for (int i = 0; i < points->n; i++)
+        MX_TRY(check_rates(file, list, c, &points->at[i].flops, 1));
+    return MX_OK;
+}
+
+/* What figures must be beside others of the row. */
+static mx_status check_entry(const char *file, const mx_yaml_node *v, const mx_plan_chip *c)
+{
+    for (int i = 0; i < MX_HEAD_SIZES; i++)
+        for (int k = 0; k < 2 && strcmp(v->key, attention_names[i]) == 0; k++)
+            MX_TRY(check_rates(file, v, c, c->attention[i][k].rate, c->attention[i][k].n));
+    if (strcmp(v->key, "gemm") == 0)
+        return check_points(file, v, c, &c->gemm);
+    if (strcmp(v->key, "grouped") == 0)
+        return check_points(file, v, c, &c->grouped);
+    if (strcmp(v->key, "recurrence") == 0)
+        return check_rates(file, v, c, c->recurrence, 2);
+    if (strcmp(v->key, "comm_units") == 0 && c->comm_units >= c->units)
+        return mx_fail(MX_USAGE, "%s:%d: comm_units: expected fewer than the chip's units, %g; "
+                       "found %g", file, v->line, c->units, c->comm_units);
+    return MX_OK;
+}
+
 static mx_status lay_chip(mx_plan_chip *c, const char *file, const mx_yaml_node *row)
 {
     if (row->kind != MX_YAML_MAP)
@@ -269,6 +330,8 @@ static mx_status lay_chip(mx_plan_chip *c, const char *file, const mx_yaml_node 
                        row->key);
     for (const mx_yaml_node *v = row->first; v; v = v->next)
         MX_TRY(chip_entry(file, v, c));
+    for (const mx_yaml_node *v = row->first; v; v = v->next)
+        MX_TRY(check_entry(file, v, c));
     if (c->memory_bytes <= 0 || c->bytes_per_second <= 0 || c->peak[MX_RATE_BF16] <= 0)
         return mx_fail(MX_USAGE,
                        "%s:%d: %s: a chip needs memory_gib, memory_gbs and tflops with "
@@ -331,7 +394,7 @@ mx_status mx_plan_chip_read(mx_plan_chip *out, const char *home, const char *fil
         found |= row != NULL;
     }
     if (!st && !found)
-        st = unknown("chip", name, t.root, t.n);
+        st = unknown("chip", name, &t);
     mx_arena_fini(&t.arena);
     fill_in(out);
     return st;
@@ -360,7 +423,7 @@ static mx_status lay_link(mx_level *l, const char *file, const mx_yaml_node *row
     return MX_OK;
 }
 
-static mx_status read_link(mx_level *l, const tables *t)
+static mx_status read_link(mx_level *l, tables *t)
 {
     const mx_yaml_node *row = NULL;
     for (int i = t->n - 1; i >= 0 && !row; i--) {
@@ -368,7 +431,7 @@ static mx_status read_link(mx_level *l, const tables *t)
         if (row)
             MX_TRY(lay_link(l, t->file[i], row));
     }
-    return row ? MX_OK : unknown("link", l->name, t->root, t->n);
+    return row ? MX_OK : unknown("link", l->name, t);
 }
 
 static mx_status parse_levels(mx_network *w, const char *text)

@@ -51,6 +51,7 @@ typedef struct {
     double recurrence[2];         /* FLOP/s of the delta rule; 0: not known */
     mx_gemm_points gemm, grouped; /* of one GEMM, of those of experts */
     char network[128];
+    char network_at[256]; /* "file:line" of it; "" where no row has one */
 } mx_plan_chip;
 
 /* One level of a network, from the inside out. */
@@ -66,6 +67,9 @@ typedef struct {
     int n;
 } mx_network;
 
+/* "no WHAT `name`; the nearest are ..." of some names. */
+mx_status mx_nearest_names(const char *what, const char *name, const char *const *names,
+                           int n) MX_MUST_USE;
 /* The chip of this name: of `file` where that is given ("" for none) and has it, else of
  * home/chips.yml. An unknown name gets the nearest ones. */
 mx_status mx_plan_chip_read(mx_plan_chip *out, const char *home, const char *file,

@@ -71,8 +71,8 @@ mx_status mx_layout_choose(mx_search *s, const mx_search_request *q, mx_forecast
         f->machine = machine;
         f->traits = traits;
         mx_search_take(s, 0, q, f);
+        double room = f->room = mx_search_usable_bytes(&f->machine.chip);
         mx_status st = mx_forecast_make(f, q->config, q->model);
-        double room = mx_search_usable_bytes(&f->machine.chip);
         if (!st && f->memory.total <= room) {
             mx_status_free(why);
             return MX_OK;

@@ -232,6 +232,8 @@ static mx_status compile_ranks(mx_forecast *f, const mx_config *c, const mx_mode
             like++;
         if (like < i)
             continue;
+        if (f->room > 0 && f->memory.total > f->room)
+            break;
         MX_TRY_OUT(st, mx_programs_replan(&programs, m, &q, i));
         take_stage(f, &programs, &q, i);
     }

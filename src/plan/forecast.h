@@ -32,6 +32,7 @@ typedef struct {
     mx_rank_memory memory, estimate;  /* estimate: by the cost model */
     double fragmentation;             /* bytes between values that no other has the size for */
     double model_flops;               /* of an update on all chips, nothing computed again */
+    double room; /* bytes: once a stage needs more, no other is compiled; 0: all are */
     double curve[MX_FORECAST_POINTS]; /* bytes alive over a microbatch */
     int n_curve;
     char remat[40];

@@ -88,6 +88,23 @@ expect 0 '^mesh      fsdp=2, 2 ranks' $plan mesh=fsdp=2 memory_gib=1000
 expect 2 'no link `warp`' $plan compile_topology=h100x8 mesh=fsdp=8 network="warp x 8, infiniband-400"
 printf 'h100: {memory_gbs: 0}\n' > "$tmp/chips.yml"
 expect 2 'chips.yml:1: memory_gbs: expected a number' $plan compile_topology=h100x8 mesh=fsdp=8 chip_file="$tmp/chips.yml"
+absurd() { # ROW WHAT: refused, with its line
+    printf '# mine\n%s\n' "$1" > "$tmp/chips.yml"
+    expect 2 "chips.yml:2: $2" $plan compile_topology=h100x8 mesh=fsdp=8 chip_file="$tmp/chips.yml"
+}
+absurd 'h100: {gemm: [[1024, 1024, 1024, 1e8]]}' 'gemm: 1e+08 TFLOP/s is more than the chip can do; its peak is 989'
+absurd 'h100: {attention: {length: [2048], forward: [3000], backward: [200]}}' 'attention: 3000 TFLOP/s is more'
+absurd 'h100: {recurrence: {forward: 3000, backward: 1}}' 'recurrence: 3000 TFLOP/s is more'
+absurd 'h100: {comm_units: 132}' "comm_units: expected fewer than the chip's units, 132"
+absurd 'h100: {network: nvlink9}' 'no link `nvlink9`; the nearest are nvlink'
+absurd 'h100: {network: [nvlink4]}' 'network: expected LINK x CHIPS, LINK'
+expect 2 'joins 8 chips, and there are 16' $plan compile_topology=h100x16 mesh=fsdp=16 network='nvlink4 x 8'
+# Slices as there are; others with the nearest.
+expect 2 'the nearest is v5e-8 ' $plan compile_topology=v5e-7
+expect 2 'the nearest is v6e-256 ' $plan compile_topology=v6e-512
+expect 2 'a multiple of 8 up to 17920; the nearest is v5p-128' $plan compile_topology=v5p-129
+expect 2 'no TPU `v5x`; the nearest are v5e, v5p' $plan compile_topology=v5x-128
+expect 2 'expected CHIPxNUMBER' $plan compile_topology=h100-8
 printf 'h100: {sustained: {bfloat16: 400}}\n' > "$tmp/chips.yml"
 slow=$($plan compile_topology=h100x8 mesh=fsdp=8 chip_file="$tmp/chips.yml" | sed -n 's/^time *\([^ ]*\) s .*/\1/p')
 fast=$($plan compile_topology=h100x8 mesh=fsdp=8 | sed -n 's/^time *\([^ ]*\) s .*/\1/p')

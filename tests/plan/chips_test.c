@@ -57,7 +57,8 @@ MX_TEST(topologies_that_are_refused)
     MX_CHECK_ERROR(mx_topology_open(&t, "h100x99999999999", &tables), "expected CHIPxNUMBER");
     MX_CHECK_ERROR(mx_topology_open(&t, "h100x12", &tables), "not whole nodes of 8");
     MX_CHECK_ERROR(mx_topology_open(&t, "v7x-64", &tables), "expected CHIPxNUMBER");
-    MX_CHECK_ERROR(mx_topology_open(&t, "v5p-7", &tables), "expected CHIPxNUMBER");
+    MX_CHECK_ERROR(mx_topology_open(&t, "v7x-64", &tables), "no TPU `v7x`; the nearest are v4");
+    MX_CHECK_ERROR(mx_topology_open(&t, "v5p-7", &tables), "the nearest is v5p-8");
     MX_CHECK_ERROR(mx_topology_open(&t, "", &tables), "expected CHIPxNUMBER");
     mx_topology_tables w = tables;
     w.network = "nvlink4 x 8, infiband-400";
