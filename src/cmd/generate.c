@@ -224,8 +224,6 @@ static mx_status answer(job *j, const mx_config *c)
 {
     mx_mesh_plan mesh = {0};
     mx_status st = mx_mesh_configure(&mesh, c, 1);
-    if (!st)
-        st = mx_mesh_without_stages(&mesh, "generate");
     if (!mx_config_is_users(c, "sharding_tolerance"))
         mesh.how.sharding_tolerance = 1; /* nothing is trained: copies cost memory and no more */
     if (!st)

@@ -51,11 +51,10 @@ static mx_status run(mx_invocation *inv)
     o.compile.dump_ir = mx_config_text(c, "dump_ir");
     mx_mesh_plan mesh = {0};
     mx_status st = mx_mesh_configure(&mesh, c, 1);
-    if (!st)
-        st = mx_mesh_without_stages(&mesh, "verify");
     if (!mx_config_is_users(c, "sharding_tolerance"))
         mesh.how.sharding_tolerance = 1; /* models to be verified are often small */
     o.mesh = &mesh;
+    o.keys = c;
     if (!st)
         st = mx_verify(inv->args[0], &o, &report);
     mx_mesh_plan_fini(&mesh);

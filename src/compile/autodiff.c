@@ -21,13 +21,18 @@ static int64_t index_of(const mx_node *n)
 }
 
 /* Rows of a table are added into the gradient that is there, ranges beside each other are put
- * together; anything else makes a sum. */
+ * together; anything else makes a sum. Of a pipeline's chunks the first one makes it: gradients go
+ * from later chunks to earlier ones. */
 static void accumulate(mx_graph *g, mx_node **slot, mx_node *d)
 {
+    int stage = g->stage;
+    if (*slot && (*slot)->stage < stage)
+        g->stage = (*slot)->stage;
     mx_node *onto = *slot ? mx_embed_grad_onto(g, *slot, d) : NULL;
     if (*slot && !onto)
         onto = mx_pad_join(g, *slot, d);
     *slot = onto ? onto : *slot ? mx_add(g, *slot, d) : d;
+    g->stage = stage;
 }
 
 static void mark_needed(mx_node *const *order, int n_order, mx_node *const *x, int n, bool *needs)

@@ -47,10 +47,15 @@ mx_update_part mx_update_part_of(mx_graph *g, mx_node *weight, mx_node *gradient
 {
     mx_placement at;
     mx_update_part p = {.weight = weight, .w = weight, .d = gradient, .like = weight};
-    if (!on || !on->optimizer_over_data || !weight->box || !cut_by_data(on, weight->box, &at))
+    if (!on || !on->optimizer_over_data || !weight->box || !mx_type_count(&weight->type))
+        return p; /* of another stage's weight there is nothing to cut */
+    if (!cut_by_data(on, weight->box, &at))
         return p;
     const mx_type *whole = &weight->box->whole;
-    mx_box box = mx_box_of(on->mesh, on->rank, whole, &at);
+    int rank; /* as in the partition pass: a stage has everything of its layers */
+    mx_mesh inside = mx_mesh_without(on->mesh, MX_AXIS_STAGE, on->rank, &rank);
+    mx_box box = mx_box_of(&inside, rank, whole, &at);
+    box.first &= !weight->box->repeated;
     mx_node *like = mx_arena_copy(&g->arena, weight, sizeof *weight);
     p.w = mx_partition_bring(g, on, weight, whole, &weight->box->at, &at);
     p.d = slice_gradient(g, gradient, on, weight->box, &at);

@@ -1,19 +1,27 @@
 /* programs.c - see programs.h. */
 #include "exec/programs.h"
 
+mx_status mx_pipeline_parts(const mx_config *c, int stages, int64_t rows, int64_t *out)
+{
+    const char *key = "num_pipeline_microbatches";
+    int64_t n = c ? mx_config_int(c, key) : -1;
+    if (n < 0)
+        for (n = rows < stages ? rows : stages; rows % n;)
+            n--;
+    *out = n;
+    if (rows % n == 0)
+        return MX_OK;
+    return mx_fail(MX_USAGE,
+                   "%s: %s=%lld does not divide the %lld sequences that a data rank has; raise "
+                   "per_device_batch_size or choose a divisor",
+                   mx_config_where(c, key), key, (long long)n, (long long)rows);
+}
+
 /* Microbatches of a pipeline are a part of those that gradients are accumulated over. */
 static mx_status share_batch(mx_programs_request *q, const mx_config *c)
 {
-    const char *key = "num_pipeline_microbatches";
-    int64_t n = mx_config_int(c, key), rows = q->batch.microbatch;
-    if (n < 0)
-        for (n = rows < q->pipeline.stages ? rows : q->pipeline.stages; rows % n;)
-            n--;
-    if (rows % n)
-        return mx_fail(MX_USAGE,
-                       "%s: %s=%lld does not divide the %lld sequences that a data rank has; raise "
-                       "per_device_batch_size or choose a divisor",
-                       mx_config_where(c, key), key, (long long)n, (long long)rows);
+    int64_t n;
+    MX_TRY(mx_pipeline_parts(c, q->pipeline.stages, q->batch.microbatch, &n));
     q->batch.microbatch /= n;
     q->batch.global_microbatch /= n;
     q->batch.accumulation *= n;
@@ -21,30 +29,27 @@ static mx_status share_batch(mx_programs_request *q, const mx_config *c)
     return MX_OK;
 }
 
-static mx_status refuse(const mx_config *c, const char *key)
+/* What a pipeline does not go with yet. */
+static mx_status check_company(const mx_config *c)
 {
+    const char *key = "enable_rampup_batch_size";
+    if (!mx_config_bool(c, key))
+        return MX_OK;
     return mx_fail(MX_USAGE, "%s: %s on a mesh with stages is not done yet; leave one of them out",
                    mx_config_where(c, key), key);
 }
 
-/* What a pipeline does not go with yet. */
-static mx_status check_company(const mx_config *c)
+void mx_pipeline_configure(mx_pipeline_options *p, const mx_config *c, const mx_model_spec *m,
+                           const mx_partition *on)
 {
-    static const char *const flags[] = {"enable_rampup_batch_size", "shard_optimizer_over_data"};
-    for (int i = 0; i < 2; i++)
-        if (mx_config_bool(c, flags[i]))
-            return refuse(c, flags[i]);
-    return MX_OK;
-}
-
-static mx_status configure_pipeline(mx_programs_request *q, const mx_config *c,
-                                    const mx_model_spec *m, const mx_partition *on)
-{
-    mx_pipeline_options *p = &q->pipeline;
+    *p = (mx_pipeline_options){.kind = MX_PIPELINE_1F1B,
+                               .stages = mx_mesh_degree(on->mesh, MX_AXIS_STAGE),
+                               .stage = mx_mesh_coordinate(on->mesh, on->rank, MX_AXIS_STAGE),
+                               .repeats = 1};
+    if (!c)
+        return;
     const char *schedule = mx_config_text(c, "pipeline_schedule");
     int64_t repeats = mx_config_int(c, "num_pipeline_repeats");
-    *p = (mx_pipeline_options){.stages = mx_mesh_degree(on->mesh, MX_AXIS_STAGE),
-                               .stage = mx_mesh_coordinate(on->mesh, on->rank, MX_AXIS_STAGE)};
     if (mx_config_is_users(c, "num_layers_per_pipeline_stage"))
         p->layers_each = (int)mx_config_int(c, "num_layers_per_pipeline_stage");
     if (repeats < 0 && p->layers_each)
@@ -55,6 +60,12 @@ static mx_status configure_pipeline(mx_programs_request *q, const mx_config *c,
     MX_ASSERT(known, "%s", schedule);
     if (p->repeats > 1 && !mx_config_is_users(c, "pipeline_schedule"))
         p->kind = MX_PIPELINE_INTERLEAVED;
+}
+
+static mx_status configure_pipeline(mx_programs_request *q, const mx_config *c,
+                                    const mx_model_spec *m, const mx_partition *on)
+{
+    mx_pipeline_configure(&q->pipeline, c, m, on);
     MX_TRY(check_company(c));
     return share_batch(q, c);
 }
@@ -137,6 +148,7 @@ void mx_programs_begin(mx_programs *p, const mx_programs_request *q)
 {
     *p = (mx_programs){.pipelined = q->pipeline.stages > 0, .evaluates = q->eval_batch > 0};
     p->accumulates = q->batch.accumulation > 1 || q->always_applies || p->pipelined;
+    p->accumulates &= !q->gradients_only;
 }
 
 mx_status mx_programs_plan(mx_programs *p, const mx_model_spec *m, const mx_programs_request *q)

@@ -26,6 +26,7 @@ typedef struct mx_programs_request {
     int64_t mtp_eval;    /* the MTP module whose predictions an evaluation counts; 0: none */
     bool
         always_applies; /* accumulates also where a step has one microbatch: several processes do */
+    bool gradients_only; /* a pipeline without the update: gradients are whole sums over ranks */
 } mx_programs_request;
 
 /* Zero-initialise. Close after the session they were opened in. */
@@ -47,6 +48,12 @@ typedef struct {
 mx_status mx_programs_configure(mx_programs_request *q, const mx_config *cfg,
                                 const mx_model_spec *m, mx_programs_ranks by,
                                 mx_arena *a) MX_MUST_USE;
+/* How the keys cut the model for the stages of this rank's mesh; c may be NULL: the defaults. */
+void mx_pipeline_configure(mx_pipeline_options *p, const mx_config *c, const mx_model_spec *m,
+                           const mx_partition *on);
+/* How many microbatches so many sequences of a data rank are. */
+mx_status mx_pipeline_parts(const mx_config *c, int stages, int64_t rows,
+                            int64_t *out) MX_MUST_USE;
 /* Sequences of a program's batch, of which a rank has n: on a mesh programs are built whole. */
 int64_t mx_programs_rows(const mx_programs_request *q, int64_t n);
 /* Which of them the request asks for; none is compiled. */

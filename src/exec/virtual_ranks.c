@@ -3,6 +3,7 @@
 
 #include "base/stack.h"
 #include "base/threads.h"
+#include "exec/programs.h"
 #include <pthread.h>
 #include <string.h>
 
@@ -91,4 +92,14 @@ mx_status mx_mesh_rank_session(mx_session **out, const mx_mesh_rank *mesh_rank, 
     if (mesh_rank)
         mx_session_set_groups(*out, mesh_rank->find_group, (void *)mesh_rank);
     return MX_OK;
+}
+
+const mx_forward_stages *mx_mesh_rank_stages(const mx_mesh_rank *mesh_rank, mx_forward_stages *out)
+{
+    if (!mesh_rank || mx_mesh_degree(&mesh_rank->mesh->mesh, MX_AXIS_STAGE) == 1)
+        return NULL;
+    *out = (mx_forward_stages){.group = mesh_rank->find_group((void *)mesh_rank,
+                                                              1u << MX_AXIS_STAGE)};
+    mx_pipeline_configure(&out->how, NULL, NULL, &mesh_rank->how);
+    return out;
 }

@@ -9,6 +9,7 @@
 
 #include "device/device.h"
 #include "dist/local.h"
+#include "exec/forward.h"
 #include "exec/mesh_config.h"
 
 /* This rank of a mesh: how tensors are partitioned for it, and where its collectives find their
@@ -29,5 +30,8 @@ mx_status mx_virtual_ranks(const mx_mesh_plan *mesh, int n_threads,
 /* A session as this rank needs it; NULL: alone, with n_threads. */
 mx_status mx_mesh_rank_session(mx_session **out, const mx_mesh_rank *mesh_rank, const char *device,
                           int n_threads) MX_MUST_USE;
+/* The stages of its mesh, for programs of a model that is cut by its own layers; NULL where it has
+ * none, else `out`. */
+const mx_forward_stages *mx_mesh_rank_stages(const mx_mesh_rank *mesh_rank, mx_forward_stages *out);
 
 #endif

@@ -30,6 +30,7 @@ typedef struct {
 
 struct mx_decode {
     mx_session *session; /* borrows */
+    mx_forward_stages stages; /* where it goes through any: all its programs are cut alike */
     int64_t batch, max_length, vocab;
     runner one, many, image;
     bool has_many, has_image;
@@ -126,7 +127,9 @@ static mx_status open_runner(mx_decode *d, runner *r, const mx_model_spec *m, in
 {
     mx_step_options so = runner_options(d, seq, r == &d->image ? images_of(d) : 0, o);
     so.compile.n_threads = mx_session_threads(d->session);
-    MX_TRY(mx_forward_open(&r->forward, d->session, m, &so, o->stages));
+    MX_TRY(mx_forward_open(&r->forward, d->session, m, &so, o->stages ? &d->stages : NULL));
+    if (o->stages && !d->stages.how.as)
+        d->stages.how.as = &r->forward.pipeline.cut;
     r->seq = seq;
     find_sizes(r);
     r->tokens = MX_NEW_N(&d->arena, int32_t, d->batch * seq);
@@ -177,6 +180,8 @@ mx_status mx_decode_open(mx_decode **out, mx_session *s, const mx_model_spec *m,
     mx_decode *d = mx_realloc(NULL, sizeof *d);
     *d = (mx_decode){.session = s, .batch = o->batch, .max_length = o->max_length,
                      .vocab = m->summary.vocab, .draws = o->draw_vocab > 0};
+    if (o->stages)
+        d->stages = *o->stages;
     if (o->image_tokens)
         m->family->images(m->config, &d->spec);
     d->length = MX_NEW_N(&d->arena, int64_t, d->batch);

@@ -180,14 +180,18 @@ static mx_status run_batches(job *j, mx_session *session, int64_t n, int64_t bat
 {
     const mx_generate_options *o = j->o;
     mx_status st;
+    mx_forward_stages stages;
     mx_decode_settings ds = {.batch = batch,
                              .max_length = length,
+                             .stages = mx_mesh_rank_stages(o->mesh_rank, &stages),
                              .prompt_hint = longest,
                              .image_tokens = longest_image(&j->model->spec, o),
                              .compile = {.compute = o->compute, .weights_fixed = true,
                                          .quant = o->quant,
                                          .partition = o->mesh_rank ? &o->mesh_rank->how : NULL},
                              .lora = j->model->has_adapter ? &j->model->adapter.lora : NULL};
+    if (ds.stages)
+        mx_session_set_stage(session);
     MX_TRY_OUT(st, mx_decode_open(&j->decode, session, &j->model->spec, &ds));
     MX_TRY_OUT(st, mx_model_ref_weights(j->model, session, o->sampling.seed));
     MX_TRY_OUT(st, mx_alloc(&j->work, 8 * (size_t)j->vocab, "the sampler"));

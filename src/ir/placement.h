@@ -77,6 +77,7 @@ typedef struct mx_box {
     mx_type whole;
     mx_placement at;
     bool first; /* of the ranks that have the same part, this is the first: its numbers count */
+    bool repeated; /* a stage before has the same tensor: none of this one's ranks is the first */
     int n_runs[MX_MAX_DIMS];
     mx_cut_run run[MX_MAX_DIMS][MX_MAX_RUNS];
 } mx_box;

@@ -8,7 +8,7 @@
 #define BY "train plan verify generate serve chat eval bench"
 #define SEEN .seen_by = "tests/train/mesh_train_test.c"
 /* Of pipelines. */
-#define BY_STAGES "train plan"
+#define BY_STAGES "train plan verify"
 #define SEEN_STAGES .seen_by = "tests/train/pipeline_train_test.c"
 
 const mx_key mx_keys_mesh[] = {

@@ -8,18 +8,27 @@ d=$(mktemp -d "${TMPDIR:-/tmp}/maxc-mesh-XXXXXX")
 trap 'rm -rf "$d"' EXIT
 bad=0
 fail() { echo "mesh.sh: $*" >&2; bad=1; }
-try() { "$maxc" verify "tests/fixtures/models/$1" mesh="$2" > "$d/out" 2>&1 || fail "$1 on $2: $(cat "$d/out")"; }
+try() { # MODEL MESH key=value...
+    model=$1 mesh=$2; shift 2
+    "$maxc" verify "tests/fixtures/models/$model" mesh="$mesh" "$@" > "$d/out" 2>&1 || fail "$model on $mesh $*: $(cat "$d/out")"
+}
 try llama3 fsdp=2,tensor=2
 try mixtral data=2,expert=2
 try deepseek-v3 tensor=2,context=2
 try qwen3.5 sequence=2
 try gpt-oss context=4
+# As a pipeline: images and the features that a tower hands to later layers, caches of stages, tied embeddings.
+try qwen3-vl-moe stage=4
+try gemma4-vision stage=2,data=2 shard_optimizer_over_data=true
+try deepseek-v3-mtp stage=2,expert=2 pipeline_schedule=zero_bubble
+try smollm3 stage=2,tensor=2 num_pipeline_microbatches=1
 grep -q generated "$d/out" || fail "not everything was compared: $(cat "$d/out")"
 
 ids() { printf 'abc\nhello world\n' | "$maxc" generate llama-15m "$@" use_chat_template=false max_new_tokens=6 \
     format=json 2> "$d/err" | sed 's/.*"ids":\([^]]*\).*/\1/'; }
 one=$(ids)
 [ -n "$one" ] && [ "$(ids mesh=tensor=2)" = "$one" ] || fail "tensor=2 writes something else: $(cat "$d/err")"
+[ "$(ids mesh=stage=3)" = "$one" ] || fail "three stages write something else: $(cat "$d/err")"
 [ "$(ids ici_data_parallelism=2)" = "$one" ] || fail "two data ranks write something else: $(cat "$d/err")"
 
 # The engine's verbs: the batches of rank 0 on all ranks.

@@ -77,6 +77,12 @@ mx_made_of *mx_made_of_sources(const mx_graph *g, mx_node *const *order, int n, 
 
 /* --- layers --- */
 
+/* State that a layer overwrites comes before all layers, and says nothing of their order. */
+static bool is_state(const mx_node *n)
+{
+    return n->op == &mx_op_variable;
+}
+
 static int find_layer(stager *s, const mx_node *n, int guess)
 {
     size_t length = mx_scope_layer(n->scope);
@@ -99,7 +105,7 @@ static void find_layers(stager *s)
     for (int i = 0; i < s->n; i++) {
         const mx_node *x = s->order[i];
         s->layer_of[x->id] = -1;
-        if (is_doubled(s, x))
+        if (is_doubled(s, x) || is_state(x))
             continue;
         int at = find_layer(s, x, last);
         last = at < 0 ? last : at;
@@ -270,6 +276,7 @@ static void count_once(stager *s)
             if (t && found && t->box) {
                 mx_box *b = mx_arena_copy(&s->g->arena, t->box, sizeof *t->box);
                 b->first = false;
+                b->repeated = true;
                 t->box = b;
             }
             found |= t != NULL;

@@ -7,13 +7,10 @@
 
 #include "infer/decode.h"
 #include "infer/sample.h"
-#include "ir/placement.h"
 #include "store/weights.h"
 #include "train/check/golden_images.h"
-#include "exec/step.h"
-#include "exec/virtual_ranks.h"
+#include "train/check/verify_run.h"
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -117,24 +114,46 @@ static mx_status write_input(mx_exec *e, const char *name, const float *values)
     return st;
 }
 
-/* The result called `name`, as floats. */
-static mx_status read_result(mx_exec *e, const char *name, float *out)
+/* --- one program --- */
+
+/* What a run of it reads. */
+typedef struct {
+    verifier *v;
+    mx_verify_run run;
+    float loss, *logits;
+} checked;
+
+static mx_status write_rows(void *ctx, int microbatch, mx_exec *e)
 {
-    const mx_type *t = mx_exec_type(e, name);
-    if (!t || t->dtype != MX_F64)
-        return mx_exec_read(e, name, out);
-    int64_t n = mx_type_count(t);
-    mx_arena scratch = {0};
-    double *wide = MX_NEW_N(&scratch, double, n);
-    mx_status st = mx_exec_read(e, name, wide);
-    for (int64_t i = 0; !st && i < n; i++)
-        out[i] = (float)wide[i];
-    mx_arena_fini(&scratch);
-    return st;
+    const checked *w = ctx;
+    verifier *v = w->v;
+    int64_t at = microbatch * w->run.rows * v->seq;
+    float scale = v->n_labels ? 1.0f / (float)v->n_labels : 0;
+    MX_TRY(mx_exec_write_whole(e, "tokens", v->tokens + at));
+    MX_TRY(mx_exec_write_whole(e, "labels", v->labels + at));
+    if (v->images.n)
+        MX_TRY(write_input(e, "pixels", mx_golden_images_laid(&v->images, v->batch, &v->arena)));
+    if (v->images.spec.places)
+        MX_TRY(mx_exec_write(e, "places",
+                             mx_golden_images_places(&v->images, v->tokens, v->batch, v->seq,
+                                                     &v->arena)));
+    return mx_exec_write(e, "loss_scale", &scale);
 }
 
-/* A session with the model's weights and one step of the given kind. */
-static mx_status open_step(verifier *v, mx_step_kind kind, mx_session **session, mx_step *step)
+static mx_status read_rows(void *ctx, int microbatch, mx_exec *e)
+{
+    checked *w = ctx;
+    float loss;
+    (void)microbatch;
+    if (w->logits)
+        return mx_verify_result(e, "logits", w->logits);
+    MX_TRY(mx_verify_result(e, "loss", &loss));
+    w->loss += loss;
+    return MX_OK;
+}
+
+/* The model's weights and a program of the given kind. */
+static mx_status open_work(checked *w, verifier *v, mx_step_kind kind)
 {
     mx_step_options o = {
         .kind = kind,
@@ -143,25 +162,20 @@ static mx_status open_step(verifier *v, mx_step_kind kind, mx_session **session,
                       .clip = 1.0},
         .compile = v->o->compile,
     };
+    mx_verify_place on = {v->mesh_rank, v->o->keys, v->o->device, v->o->n_threads,
+                          .whole = v->images.n > 0};
     o.shape.places = v->images.spec.places;
     o.shape.images = v->images.spec.size ? v->images.n : v->batch * v->images.per_row;
-    MX_TRY(mx_mesh_rank_session(session, v->mesh_rank, v->o->device, v->o->n_threads));
-    o.compile.partition = v->mesh_rank ? &v->mesh_rank->how : NULL;
-    o.compile.n_threads = mx_session_threads(*session);
-    MX_TRY(mx_step_open(step, *session, &v->model, &o));
-    MX_TRY(mx_weights_load(*session, &v->model, &v->dir, (mx_load_options){0}));
-    MX_TRY(mx_session_init(*session, 0));
-    float scale = v->n_labels ? 1.0f / (float)v->n_labels : 0;
-    MX_TRY(mx_exec_write_whole(step->exec, "tokens", v->tokens));
-    MX_TRY(mx_exec_write_whole(step->exec, "labels", v->labels));
-    if (v->images.n)
-        MX_TRY(write_input(step->exec, "pixels",
-                           mx_golden_images_laid(&v->images, v->batch, &v->arena)));
-    if (v->images.spec.places)
-        MX_TRY(mx_exec_write(step->exec, "places",
-                             mx_golden_images_places(&v->images, v->tokens, v->batch, v->seq,
-                                                     &v->arena)));
-    return mx_exec_write(step->exec, "loss_scale", &scale);
+    *w = (checked){.v = v};
+    MX_TRY(mx_verify_run_open(&w->run, &v->model, &o, &on));
+    MX_TRY(mx_weights_load(w->run.session, &v->model, &v->dir, (mx_load_options){0}));
+    return mx_session_init(w->run.session, 0);
+}
+
+static mx_status run_work(checked *w)
+{
+    w->loss = 0;
+    return mx_verify_run_forward(&w->run, &(mx_pipeline_feed){write_rows, read_rows, w});
 }
 
 /* log sum exp of a row */
@@ -198,82 +212,23 @@ static mx_status check_logits(verifier *v)
     const mx_st_tensor *t = mx_st_find(&v->golden, "logits");
     if (!t)
         return MX_OK;
-    mx_session *session = NULL;
-    mx_step step = {0};
+    checked w;
     mx_status st;
     float *want, *have = MX_NEW_N(&v->arena, float, t->n);
-    MX_TRY_OUT(st, open_step(v, MX_STEP_LOGITS, &session, &step));
+    MX_TRY_OUT(st, open_work(&w, v, MX_STEP_LOGITS));
     if (t->n != v->batch * v->seq * v->model.summary.vocab) {
         st = mx_fail(MX_INPUT, "%s: logits have %lld values, the model gives %lld", v->golden.path,
                      (long long)t->n, (long long)(v->batch * v->seq * v->model.summary.vocab));
         goto out;
     }
     MX_TRY_OUT(st, read_floats(&v->arena, t, &want));
-    MX_TRY_OUT(st, mx_exec_run(step.exec));
-    MX_TRY_OUT(st, read_result(step.exec, "logits", have));
-    compare(new_row(v->report, "logits"), have, want, t->n, v->o->tolerance, "");
-    compare_predictions(v, have, want);
+    w.logits = have;
+    MX_TRY_OUT(st, run_work(&w));
+    bool speaks = w.run.speaks;
+    compare(new_row(v->report, "logits"), have, want, speaks ? t->n : 0, v->o->tolerance, "");
+    compare_predictions(v, speaks ? have : want, want);
 out:
-    mx_session_close(session);
-    mx_step_close(&step);
-    return st;
-}
-
-/* The weight whose gradient the result "grad:NAME" is. */
-static const mx_var *weight_of(mx_exec *e, const char *result)
-{
-    const mx_var *w = mx_session_find(e->session, result + strlen("grad:"));
-    MX_ASSERT(w, "%s has no weight", result);
-    return w;
-}
-
-/* The gradient of a checkpoint's tensor. One expert's lies in the stack of all: its name has a `*`
- * where the tensor's has a number. *first is where it begins. */
-static const mx_type *find_gradient(mx_exec *e, const char *tensor, char *name, size_t cap,
-                                    int64_t *first)
-{
-    *first = 0;
-    snprintf(name, cap, "grad:%s", tensor);
-    const mx_type *d = mx_exec_type(e, name);
-    for (const char *p = tensor; !d && *p; p++) {
-        char *end = NULL;
-        long long i = p > tensor && p[-1] == '.' ? strtoll(p, &end, 10) : 0;
-        if (!end || end == p || *end != '.')
-            continue;
-        snprintf(name, cap, "grad:%.*s*%s", (int)(p - tensor), tensor, end);
-        d = mx_exec_type(e, name);
-        const mx_type *whole = d ? mx_var_whole(weight_of(e, name)) : NULL;
-        if (d && i < whole->dim[0])
-            *first = i * (mx_type_count(whole) / whole->dim[0]);
-    }
-    return d;
-}
-
-/* Elements [first, first + n) of the whole gradient, as far as this rank has them: elsewhere `out`
- * stays as it is. */
-static mx_status read_gradient(mx_exec *e, const char *name, int64_t first, int64_t n, float *out)
-{
-    const mx_var *w = weight_of(e, name);
-    int64_t local = mx_type_count(mx_exec_type(e, name));
-    mx_arena scratch = {0};
-    float *have = MX_NEW_N(&scratch, float, local);
-    mx_status st = read_result(e, name, have);
-    mx_box_span p = {0, 0, local};
-    mx_box_walk walk = {0};
-    bool more = !st;
-    if (w->box) {
-        walk = mx_box_begin(w->box, &w->type);
-        more = more && mx_box_next(&walk, &p);
-    }
-    while (more) {
-        int64_t a = p.whole > first ? p.whole : first;
-        int64_t b = p.whole + p.n < first + n ? p.whole + p.n : first + n;
-        if (a < b)
-            memcpy(out + (a - first), have + p.local + (a - p.whole),
-                   sizeof *out * (size_t)(b - a));
-        more = w->box && mx_box_next(&walk, &p);
-    }
-    mx_arena_fini(&scratch);
+    mx_verify_run_close(&w.run);
     return st;
 }
 
@@ -317,7 +272,7 @@ static mx_status rounding_of_gradients(verifier *v, double *out)
     return MX_OK;
 }
 
-static mx_status compare_gradients(verifier *v, mx_step *step)
+static mx_status compare_gradients(verifier *v, const mx_verify_run *run)
 {
     mx_verify_row *row = new_row(v->report, "gradients");
     double rounding;
@@ -325,21 +280,19 @@ static mx_status compare_gradients(verifier *v, mx_step *step)
     for (int64_t i = 0; i < v->grads.n_tensors; i++) {
         const mx_st_tensor *t = &v->grads.tensors[i];
         mx_arena scratch = {0};
-        char name[512];
-        int64_t first = 0;
         float *want;
         mx_status st = read_floats(&scratch, t, &want);
-        const mx_type *d = find_gradient(step->exec, t->name, name, sizeof name, &first);
+        mx_verify_gradient g = mx_verify_gradient_find(run, t->name);
         float *have = MX_NEW_N(&scratch, float, t->n);
         /* A weight that nothing depends on has no gradient, which the file records as 0. What other
          * ranks have is theirs to compare. */
-        if (!st && d && v->mesh_rank)
+        if (!st && ((g.type && v->mesh_rank) || g.elsewhere))
             memcpy(have, want, sizeof *have * (size_t)t->n);
-        if (!st && d)
-            st = read_gradient(step->exec, name, first, t->n, have);
+        if (!st && g.type)
+            st = mx_verify_gradient_read(run, &g, t->n, have);
         double size = st ? 0 : largest(want, t->n);
         bool vanishes = size > 0 && size <= rounding && largest(have, t->n) <= rounding;
-        if (!st && !vanishes && (d || !is_buffer(v, &scratch, t, want)))
+        if (!st && !vanishes && (g.type || g.elsewhere || !is_buffer(v, &scratch, t, want)))
             compare(row, have, want, t->n, v->o->tolerance, t->name);
         mx_arena_fini(&scratch);
         MX_TRY(st);
@@ -352,20 +305,17 @@ static mx_status check_loss(verifier *v)
     const mx_st_tensor *t = mx_st_find(&v->golden, "loss");
     if (!t)
         return MX_OK;
-    mx_session *session = NULL;
-    mx_step step = {0};
+    checked w;
     mx_status st;
-    float *want, have;
-    MX_TRY_OUT(st, open_step(v, v->have_grads ? MX_STEP_GRADS : MX_STEP_LOSS, &session, &step));
+    float *want;
+    MX_TRY_OUT(st, open_work(&w, v, v->have_grads ? MX_STEP_GRADS : MX_STEP_LOSS));
     MX_TRY_OUT(st, read_floats(&v->arena, t, &want));
-    MX_TRY_OUT(st, mx_exec_run(step.exec));
-    MX_TRY_OUT(st, read_result(step.exec, "loss", &have));
-    compare(new_row(v->report, "loss"), &have, want, 1, v->o->tolerance, "");
+    MX_TRY_OUT(st, run_work(&w));
+    compare(new_row(v->report, "loss"), &w.loss, want, w.run.speaks, v->o->tolerance, "");
     if (v->have_grads)
-        st = compare_gradients(v, &step);
+        st = compare_gradients(v, &w.run);
 out:
-    mx_session_close(session);
-    mx_step_close(&step);
+    mx_verify_run_close(&w.run);
     return st;
 }
 
@@ -375,26 +325,27 @@ static mx_status check_adamw(verifier *v)
     const mx_st_tensor *u = mx_st_find(&v->golden, "adamw_grad_norms");
     if (!t || !u || t->n > N_STEPS_MAX || u->n != t->n)
         return MX_OK;
-    mx_session *session = NULL;
-    mx_step step = {0};
+    checked w;
     mx_status st;
     float *losses, *norms, loss[N_STEPS_MAX], norm[N_STEPS_MAX], lr = 1e-3f;
-    MX_TRY_OUT(st, open_step(v, MX_STEP_TRAIN, &session, &step));
+    MX_TRY_OUT(st, open_work(&w, v, MX_STEP_TRAIN));
     MX_TRY_OUT(st, read_floats(&v->arena, t, &losses));
     MX_TRY_OUT(st, read_floats(&v->arena, u, &norms));
     for (int64_t i = 0; i < t->n; i++) {
         float number = (float)(i + 1);
-        MX_TRY_OUT(st, mx_exec_write(step.exec, "lr", &lr));
-        MX_TRY_OUT(st, mx_exec_write(step.exec, "step", &number));
-        MX_TRY_OUT(st, mx_exec_run(step.exec));
-        MX_TRY_OUT(st, mx_exec_read(step.exec, "loss", &loss[i]));
-        MX_TRY_OUT(st, mx_exec_read(step.exec, "grad_norm", &norm[i]));
+        mx_exec *last = mx_verify_run_last(&w.run);
+        MX_TRY_OUT(st, mx_exec_write(last, "lr", &lr));
+        MX_TRY_OUT(st, mx_exec_write(last, "step", &number));
+        MX_TRY_OUT(st, run_work(&w));
+        MX_TRY_OUT(st, mx_verify_run_update(&w.run));
+        MX_TRY_OUT(st, mx_exec_read(last, "grad_norm", &norm[i]));
+        loss[i] = w.loss;
     }
-    compare(new_row(v->report, "adamw losses"), loss, losses, t->n, v->o->tolerance, "");
+    compare(new_row(v->report, "adamw losses"), loss, losses, w.run.speaks ? t->n : 0,
+            v->o->tolerance, "");
     compare(new_row(v->report, "adamw norms"), norm, norms, u->n, v->o->tolerance, "");
 out:
-    mx_session_close(session);
-    mx_step_close(&step);
+    mx_verify_run_close(&w.run);
     return st;
 }
 
@@ -416,6 +367,7 @@ static mx_status check_generated(verifier *v)
         return MX_OK;
     mx_session *session = NULL;
     mx_decode *d = NULL;
+    mx_forward_stages stages;
     mx_status st;
     int32_t *want;
     MX_TRY(read_ints(&v->arena, t, &want));
@@ -429,8 +381,11 @@ static mx_status check_generated(verifier *v)
                                                              v->images.n),
                             .compile = v->o->compile};
     o.compile.weights_fixed = true;
+    o.stages = mx_mesh_rank_stages(v->mesh_rank, &stages);
     o.compile.partition = v->mesh_rank ? &v->mesh_rank->how : NULL;
     MX_TRY_OUT(st, mx_mesh_rank_session(&session, v->mesh_rank, v->o->device, v->o->n_threads));
+    if (o.stages)
+        mx_session_set_stage(session);
     MX_TRY_OUT(st, mx_decode_open(&d, session, &v->model, &o));
     MX_TRY_OUT(st, mx_weights_load(session, &v->model, &v->dir, (mx_load_options){0}));
     MX_TRY_OUT(st, mx_session_init(session, 0));
@@ -519,12 +474,12 @@ static double ratio_of(const mx_verify_row *r)
     return r->magnitude > 0 ? r->error / r->magnitude : r->error;
 }
 
-/* Of every quantity the rank that is furthest off. */
+/* Of every quantity the rank that is furthest off. Stages that do not have it say 0 of 0. */
 static void take_worst(mx_verify_report *all, const mx_verify_report *one)
 {
     for (int i = 0; i < all->n; i++) {
         bool ok = all->row[i].ok && one->row[i].ok;
-        if (ratio_of(&one->row[i]) > ratio_of(&all->row[i]))
+        if (ratio_of(&one->row[i]) > ratio_of(&all->row[i]) || all->row[i].magnitude == 0)
             all->row[i] = one->row[i];
         all->row[i].ok = ok;
     }

@@ -14,6 +14,7 @@ typedef struct {
     int n_threads;
     mx_compile_options compile;
     const mx_mesh_plan *mesh; /* on virtual ranks; NULL: one device */
+    const mx_config *keys;    /* of its pipeline; NULL: the defaults */
 } mx_verify_options;
 
 /* What a 16-bit compute dtype may change in the predictions, in nats a token. */
