@@ -297,7 +297,8 @@ int mx_config_diff(const mx_config *old, const mx_config *new, const char *const
                    mx_str *report, int *n_refused)
 {
     int n = 0;
-    *n_refused = 0;
+    if (n_refused)
+        *n_refused = 0;
     for (int i = 0; i < new->n; i++) {
         const mx_config_entry *b = &new->entries[i];
         const mx_config_entry *a = mx_config_entry_find(old, b->key->name);
@@ -309,7 +310,7 @@ int mx_config_diff(const mx_config *old, const mx_config *new, const char *const
         mx_value_write(a->key, &a->value, report);
         mx_str_add(report, " -> ");
         mx_value_write(b->key, &b->value, report);
-        if (b->key->flags & MX_KEY_FIXED) {
+        if (n_refused && (b->key->flags & MX_KEY_FIXED)) {
             (*n_refused)++;
             mx_str_addf(report, " (%s: cannot change when a run is resumed)", b->where);
         }

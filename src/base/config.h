@@ -110,8 +110,8 @@ int mx_config_asked(const mx_config *cfg, unsigned without, mx_arena *a, const c
  * list; gives their number. For what a program accepts and does not act on. */
 int mx_config_unused(const mx_config *cfg, mx_str *names);
 /* One line per key that the new one's user reads and that differs, "key: old -> new"; lines of keys
- * that may not change on resume end in a remark and are counted. Keys that only one side knows, and
- * those of `without` (ends with NULL; NULL: none), are ignored. */
+ * that may not change on resume end in a remark and are counted, unless n_refused is NULL. Keys
+ * that only one side knows, and those of `without` (ends with NULL; NULL: none), are ignored. */
 int mx_config_diff(const mx_config *old, const mx_config *new, const char *const *without,
                    mx_str *report, int *n_refused);
 

@@ -6,7 +6,8 @@
  *
  * A file called base.yml stands below the model's file, as MaxText's does: given as the user's file
  * it must not undo what model_name says. The program's own is read anyway; where a command line
- * names one that is not there, the program's own is meant.
+ * names one that is not there, the program's own is meant. A file with the sizes of a model of its
+ * own is refused where another source names another model.
  */
 #include "base/config_entry.h"
 
@@ -108,16 +109,17 @@ typedef struct {
     int n;
 } chain;
 
-/* base_config names are relative to the file that says them; a plain name may also be in configs/.
- */
+/* base_config names are relative to the file that says them; a plain name may also be in configs/
+ * or be a recipe. */
 static const char *base_path(mx_settings *s, const char *from, const char *name)
 {
     mx_arena *a = &s->cfg->arena;
     const char *slash = strrchr(from, '/');
     int folder = slash && name[0] != '/' ? (int)(slash - from + 1) : 0;
     const char *path = mx_arena_printf(a, "%.*s%s", folder, from, name);
-    if (access(path, R_OK) != 0 && s->req->home) {
-        const char *other = mx_arena_printf(a, "%s/%s", s->req->home, name);
+    static const char *const folders[] = {"", "recipes/"};
+    for (int i = 0; i < 2 && s->req->home && access(path, R_OK) != 0; i++) {
+        const char *other = mx_arena_printf(a, "%s/%s%s", s->req->home, folders[i], name);
         if (access(other, R_OK) == 0)
             return other;
     }
@@ -242,6 +244,46 @@ static void no_model(mx_settings *s, const char *where, const char *name)
                                  name, home ? home : "configs"));
 }
 
+static bool in_same_file(const char *where, const char *other)
+{
+    const char *a = strrchr(where, ':'), *b = strrchr(other, ':');
+    return a && b && a - where == b - other && strncmp(where, other, (size_t)(a - where)) == 0;
+}
+
+/* A file that names one model and has its sizes, while another source names another: the sizes
+ * would win, and the model would not be the one that was named. */
+static void check_sizes(mx_settings *s, const char *name, const char *where)
+{
+    const mx_key *size = mx_settings_key(s, "decoder_block"); /* one of the section of sizes */
+    const mx_setting *first = NULL, *own = NULL;
+    int n = 0;
+    for (int i = 0; i < s->n && !own; i++) {
+        const mx_setting *t = &s->list[i];
+        if (t->key && t->layer == MX_LAYER_FILE && strcmp(t->key->name, "model_name") == 0 &&
+            t->node->text && strcmp(t->node->text, name) != 0)
+            own = t;
+    }
+    for (int i = 0; own && size && i < s->n; i++) {
+        const mx_setting *t = &s->list[i];
+        if (!t->key || t->layer != MX_LAYER_FILE || t->key->section != size->section ||
+            !in_same_file(t->where, own->where))
+            continue;
+        first = first ? first : t;
+        n++;
+    }
+    if (!first)
+        return;
+    mx_arena *a = &s->cfg->arena;
+    const char *more = n > 1 ? mx_arena_printf(a, " and %d more keys of this file describe", n - 1)
+                             : " describes";
+    mx_settings_add_problem(
+        s, MX_LAYER_FILE, first->where,
+        mx_arena_printf(a, "`%s`%s another model (model_name: %s, %s) and would override that of "
+                        "model_name=%s (%s); name one model: leave that out, or use a file without "
+                        "a model's sizes", first->key->name, more, own->node->text, own->where,
+                        name, where));
+}
+
 void mx_settings_add_model(mx_settings *s)
 {
     mx_arena *a = &s->cfg->arena;
@@ -254,6 +296,7 @@ void mx_settings_add_model(mx_settings *s)
         no_model(s, where, name);
         return;
     }
+    check_sizes(s, name, where);
     const mx_yaml_node *root = read_file(s, path);
     if (root)
         add_map(s, path, "", root, MX_LAYER_MODEL);

@@ -124,7 +124,7 @@ static void print_users(const mx_key *key)
     }
     printf("read by:  %s\n", mx_str_text(&reads));
     if (takes.len)
-        printf("taken by: %s, which do not read it\n", mx_str_text(&takes));
+        printf("taken by: %s, without reading it\n", mx_str_text(&takes));
     mx_str_fini(&reads);
     mx_str_fini(&takes);
 }

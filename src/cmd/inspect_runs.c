@@ -118,9 +118,8 @@ static void print_differences(const mx_run_summary *g, mx_str *out)
     static const char *const own[] = {"run_name", "base_output_directory", "base_config", NULL};
     mx_config *a = mx_run_summary_config(g[0].path), *b = mx_run_summary_config(g[1].path);
     mx_str lines = {0};
-    int refused;
     if (a && b)
-        mx_config_diff(a, b, own, &lines, &refused);
+        mx_config_diff(a, b, own, &lines, NULL);
     if (!a || !b)
         mx_str_add(out, "\nthe configuration of one of them cannot be read by this version\n");
     else

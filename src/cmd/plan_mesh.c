@@ -288,9 +288,10 @@ static void print_json(const mx_forecast *f, const mx_model_spec *m, const mx_se
 static mx_status open_machine(mx_topology *t, const mx_invocation *inv)
 {
     const mx_config *c = inv->config;
+    int64_t slices = mx_config_int(c, "compile_topology_num_slices");
     mx_topology_tables from = {inv->home, mx_config_text(c, "chip_file"),
                                mx_config_text(c, "network_file"), mx_config_text(c, "network"),
-                               mx_config_int(c, "compile_topology_num_slices")};
+                               slices > 0 ? slices : 1};
     const char *name = mx_config_text(c, "compile_topology");
     if (*name)
         return mx_topology_open(t, name, &from);

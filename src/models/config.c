@@ -193,6 +193,20 @@ static mx_status read_config(void *config, const mx_model *family, const json_t 
     return all;
 }
 
+/* The ids that end an answer: one, or a list; null or -1 where there are none. */
+static mx_status check_stop_ids(const json_t *json, const char *where)
+{
+    const json_t *v = json_object_get(json, "eos_token_id");
+    const mx_cfg_field range = {.min = -1, .max = INT32_MAX};
+    size_t n = json_is_array(v) ? json_array_size(v) : 1;
+    for (size_t i = 0; v && !json_is_null(v) && i < n; i++) {
+        const json_t *id = json_is_array(v) ? json_array_get(v, i) : v;
+        if (!json_is_integer(id) || !is_within(&range, (double)json_integer_value(id)))
+            return outside(&range, "a token's id, or a list of them,", where, "eos_token_id", v);
+    }
+    return MX_OK;
+}
+
 mx_status mx_model_from_json(mx_model_spec *m, const json_t *json, const char *where)
 {
     *m = (mx_model_spec){0};
@@ -200,7 +214,8 @@ mx_status mx_model_from_json(mx_model_spec *m, const json_t *json, const char *w
         return mx_fail(MX_INPUT, "%s: expected a JSON object", where);
     MX_TRY(find_family(json, where, &m->family));
     m->config = mx_arena_alloc(&m->arena, m->family->config_size);
-    mx_status all = read_config(m->config, m->family, NULL, json, where);
+    mx_status all = mx_status_join(check_stop_ids(json, where),
+                                   read_config(m->config, m->family, NULL, json, where));
     if (!all) {
         const mx_model *text = m->family->summary ? m->family : m->family->text;
         text->summary(m->config, &m->summary);

@@ -110,6 +110,16 @@ $maxc help base.yml | cmp - configs/base.yml || say "configs/base.yml is not wha
 for base in configs/base.yml src/maxtext/configs/base.yml; do
     expect 0 '^model     qwen3, 596 M' $maxc plan $base model_name=qwen3-0.6b max_target_length=64 per_device_batch_size=1 memory_gib=999
 done
+# a file with the sizes of its own model, and another model named: the sizes would win
+other='small.yml:5: `decoder_block` and 8 more keys of this file describe another model'
+expect 2 "$other" $maxc plan small.yml model_name=qwen3-0.6b
+expect 2 "$other" env MAXC_MODEL_NAME=llama-15m $maxc plan demo.yml
+printf 'base_config: small.yml\nmodel_name: llama-15m\n' > "$tmp/recipe.yml"
+expect 2 "$other" $maxc plan "$tmp/recipe.yml"
+printf 'base_config: small.yml\nsteps: 7\n' > "$tmp/recipe.yml"
+expect 0 '^model     llama, 1.64 M' $maxc plan "$tmp/recipe.yml"
+printf 'base_num_decoder_layers: 1\n' > "$tmp/less.yml"
+expect 0 '^model     llama' $maxc plan "$tmp/less.yml" model_name=llama-15m
 # files that include the next one eight times each
 i=0
 while [ $i -lt 15 ]; do

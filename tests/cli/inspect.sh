@@ -30,6 +30,7 @@ expect 0 '"run": ".*/three"' $maxc inspect "$tmp/runs" format=json
 both="$maxc inspect $tmp/runs/one $tmp/runs/two"
 expect 0 '^  learning_rate: 0.01 -> 0.001$' $both png="$tmp/two.png" svg="$tmp/two.svg" theme=dark
 expect 0 '^  steps: 40 -> 60$' $both
+! grep -q 'when a run is resumed' "$tmp/out" || { echo "inspect.sh: a comparison resumes nothing"; bad=1; }
 expect 0 '^ *40  *[0-9.]*  *[0-9.]*  *[+-][0-9.]*$' $both
 ! grep -q 'run_name' "$tmp/out" || { echo "inspect.sh: names are no difference: $(cat "$tmp/out")"; bad=1; }
 [ "$(head -c 4 "$tmp/two.png" | tail -c 3)" = PNG ] && grep -q 'two, evaluation' "$tmp/two.svg" || { echo "inspect.sh: no pictures"; bad=1; }

@@ -59,6 +59,7 @@ two=$($model compile_topology=h100x8 $keys | sed -n 's/^time *\([^ ]*\) s .*/\1/
 [ -n "$one" ] && [ "$one" = "$two" ] || { echo "plan_mesh.sh: chosen $one s, given back ($keys) $two s"; bad=1; }
 # Slices, links of the user's own, long runs and failures.
 expect 0 '^machine   512 x v5e,' $plan compile_topology=v5e-256 compile_topology_num_slices=2 mesh=data=2,fsdp=256
+expect 0 '^machine   256 x v5e,' $plan compile_topology=v5e-256 compile_topology_num_slices=-1 mesh=fsdp=256
 printf 'string: {gbs: 0.01, share: 1}\n' > "$tmp/links.yml"
 expect 0 'waiting for the network 100' $plan compile_topology=h100x8 mesh=fsdp=8 network_file="$tmp/links.yml" network=string
 expect 0 '^goodput   .*a failure every 12.50 h' $plan compile_topology=h100x8 mesh=fsdp=8 simulate_failures=100

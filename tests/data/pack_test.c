@@ -1,6 +1,7 @@
 /* pack_test.c - every packer: each token once, labels never across documents, positions, counts. */
 #include "../test.h"
 
+#include "base/clock.h"
 #include "data/load/pack.h"
 #include "data/load/random.h"
 #include <string.h>
@@ -126,4 +127,30 @@ MX_TEST(packing_limits_segments)
         }
         mx_packer_free(p);
     }
+}
+
+/* One document of half a million pieces after a short one: a search for room that began at the
+ * first row each time took a quarter of an hour. */
+MX_TEST(packing_a_very_long_document_is_fast)
+{
+    enum { LONG = 4000000, SHORT_ROWS = 8 };
+    int32_t *ids = mx_realloc(NULL, LONG * sizeof *ids);
+    uint8_t *trained = mx_realloc(NULL, LONG);
+    memset(ids, 0, LONG * sizeof *ids);
+    memset(trained, 1, LONG);
+    static const mx_pack_kind kinds[] = {MX_PACK_FIRST_FIT, MX_PACK_BEST_FIT};
+    for (int k = 0; k < 2; k++) {
+        mx_packer *p = mx_packer_new(&(mx_pack_options){.kind = kinds[k], .seq_len = SHORT_ROWS});
+        double began = mx_clock_now();
+        mx_packer_add(p, ids, trained, 3);
+        mx_packer_add(p, ids, trained, LONG);
+        mx_packer_add(p, ids, trained, 4);
+        mx_packer_close(p, true);
+        MX_CHECK(mx_packer_rows(p) == LONG / SHORT_ROWS + 1, "%lld rows",
+                 (long long)mx_packer_rows(p));
+        MX_CHECK(mx_clock_now() - began < 30, "%.1f s", mx_clock_now() - began);
+        mx_packer_free(p);
+    }
+    mx_free(ids);
+    mx_free(trained);
 }

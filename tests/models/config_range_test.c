@@ -76,6 +76,27 @@ static void refuse_each(const json_t *json, const mx_cfg_field *f, bool in_text)
     }
 }
 
+/* The ids that end an answer are in no table: any family may have them. */
+MX_TEST(config_stop_ids_are_checked)
+{
+    static const char *const bad[] = {"-5", "4294967296", "\"x\"", "1.5", "true", "[2, -7]", "{}"};
+    static const char *const good[] = {"2", "null", "-1", "[2, 7]", "[]"};
+    json_t *json = json_load_file("tests/fixtures/models/llama3/config.json", 0, NULL);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        mx_model_spec m;
+        json_object_set_new(json, "eos_token_id", json_loads(bad[i], JSON_DECODE_ANY, NULL));
+        MX_CHECK_ERROR(mx_model_from_json(&m, json, "config.json"), "\"eos_token_id\" is ");
+        mx_model_spec_fini(&m);
+    }
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        mx_model_spec m;
+        json_object_set_new(json, "eos_token_id", json_loads(good[i], JSON_DECODE_ANY, NULL));
+        MX_CHECK_OK(mx_model_from_json(&m, json, "config.json"));
+        mx_model_spec_fini(&m);
+    }
+    json_decref(json);
+}
+
 MX_TEST(config_numbers_outside_their_range_are_refused)
 {
     static const char root[] = "tests/fixtures/models";

@@ -29,6 +29,7 @@ struct mx_packer {
     int64_t n_pieces, cap_pieces, cap_sorted;
     bin *bins;
     int64_t n_bins, cap_bins, first_open;
+    int64_t *from; /* (S + 1) first fit: no row before it has room for so many tokens */
     int64_t skip, end_doc, end_skip;
     bool closed;
     uint64_t window;
@@ -57,6 +58,7 @@ void mx_packer_free(mx_packer *p)
     mx_free(p->pieces);
     mx_free(p->sorted);
     mx_free(p->bins);
+    mx_free(p->from);
     mx_free(p);
 }
 
@@ -169,15 +171,19 @@ static bool fits(const mx_packer *p, int64_t row, int64_t n)
     return p->o.seq_len - b->used >= n && (!p->o.max_segments || b->segments < p->o.max_segments);
 }
 
+/* Room only shrinks, so that a search for a size begins where the last one for it ended: a document
+ * of a million pieces beside a short one does not walk over all rows for each. */
 static void pack_first_fit(mx_packer *p)
 {
-    int64_t open = 0; /* rows before it are full */
+    size_t bytes = sizeof *p->from * (size_t)(p->o.seq_len + 1);
+    if (!p->from)
+        p->from = mx_realloc(NULL, bytes);
+    memset(p->from, 0, bytes);
     for (int64_t i = 0; i < p->n_pieces; i++) {
-        while (open < p->n_bins && !fits(p, open, 1))
-            open++;
-        int64_t row = open;
-        while (row < p->n_bins && !fits(p, row, p->pieces[i].n))
+        int64_t n = p->pieces[i].n, row = p->from[n];
+        while (row < p->n_bins && !fits(p, row, n))
             row++;
+        p->from[n] = row;
         place(p, &p->pieces[i], row);
     }
 }
@@ -191,9 +197,12 @@ static int longest_first(const void *a, const void *b)
 static void pack_best_fit(mx_packer *p)
 {
     qsort(p->pieces, (size_t)p->n_pieces, sizeof *p->pieces, longest_first);
+    int64_t open = 0; /* rows before it are full */
     for (int64_t i = 0; i < p->n_pieces; i++) {
         int64_t best = p->n_bins, room = p->o.seq_len + 1;
-        for (int64_t row = 0; row < p->n_bins && room > p->pieces[i].n; row++)
+        while (open < p->n_bins && !fits(p, open, 1))
+            open++;
+        for (int64_t row = open; row < p->n_bins && room > p->pieces[i].n; row++)
             if (p->o.seq_len - p->bins[row].used < room && fits(p, row, p->pieces[i].n)) {
                 best = row;
                 room = p->o.seq_len - p->bins[row].used;

@@ -141,8 +141,9 @@ static mx_status check_added(const mx_tokenizer *t, const char *path)
         const mx_tokens *v = i ? &t->suffix : &t->prefix;
         for (int64_t k = 0; k < v->n; k++)
             if (v->ids[k] < 0 || v->ids[k] >= t->n_tokens || t->token[v->ids[k]].n == MX_NO_PIECE)
-                return mx_fail(MX_INPUT, "%s: the post_processor adds id %d, which no token has",
-                               path, v->ids[k]);
+                return mx_fail(MX_INPUT, "%s: the post_processor adds id %d, which no token has; "
+                               "expected an id below %d; get the file again from where the model "
+                               "came", path, v->ids[k], t->n_tokens);
     }
     return MX_OK;
 }

@@ -119,6 +119,20 @@ static mx_status open_images(mx_train_data *d, const mx_train_data_request *r,
     return MX_OK;
 }
 
+/* A token beyond the vocabulary would reach the embedding. */
+static mx_status too_many_tokens(const mx_train_data_request *r, int32_t tokens)
+{
+    if (r->model_dir)
+        return mx_fail(MX_USAGE,
+                       "the tokenizer has %d tokens, the model's vocabulary only %lld "
+                       "(%s/config.json); leave tokenizer_path out to use the model's own, or "
+                       "choose one that belongs to it", tokens, (long long)r->vocab, r->model_dir);
+    return mx_fail(MX_USAGE,
+                   "the tokenizer has %d tokens, the model's vocabulary only %lld (vocab_size, "
+                   "%s); leave vocab_size out to have as many, or choose another tokenizer",
+                   tokens, (long long)r->vocab, mx_config_where(r->config, "vocab_size"));
+}
+
 mx_status mx_train_data_open_as(mx_train_data *d, const mx_train_data_request *request)
 {
     mx_train_data_request r = *request;
@@ -136,10 +150,7 @@ mx_status mx_train_data_open_as(mx_train_data *d, const mx_train_data_request *r
     }
     r.vocab = r.vocab ? r.vocab : tokens;
     if (tokens > r.vocab && !d->only_ids)
-        return mx_fail(MX_USAGE,
-                       "the tokenizer has %d tokens, the model's vocabulary only %lld (vocab_size, "
-                       "%s); leave vocab_size out to have as many, or choose another tokenizer",
-                       tokens, (long long)r.vocab, mx_config_where(c, "vocab_size"));
+        return too_many_tokens(&r, tokens);
     fill_sets(sets, n, &r);
     d->sets = sets;
     d->n_sets = n;
