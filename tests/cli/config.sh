@@ -110,6 +110,10 @@ $maxc help base.yml | cmp - configs/base.yml || say "configs/base.yml is not wha
 for base in configs/base.yml src/maxtext/configs/base.yml; do
     expect 0 '^model     qwen3, 596 M' $maxc plan $base model_name=qwen3-0.6b max_target_length=64 per_device_batch_size=1 memory_gib=999
 done
+# the size that was published, whatever tokenizer there is or is not
+for model in 'llama2-7b llama, 6.74 G' 'mistral-7b mistral, 7.24 G' 'mixtral-8x7b mixtral, 46.7 G'; do
+    expect 0 "^model     ${model#* } parameters" $maxc plan model_name=${model%% *} max_target_length=64 per_device_batch_size=1 memory_gib=9999
+done
 # a file with the sizes of its own model, and another model named: the sizes would win
 other='small.yml:5: `decoder_block` and 8 more keys of this file describe another model'
 expect 2 "$other" $maxc plan small.yml model_name=qwen3-0.6b
