@@ -156,7 +156,7 @@ static mx_status choose(mx_engine *e)
     if (o->max_length > INT32_MAX || (most > 0 && o->max_length > most))
         return mx_fail(MX_USAGE,
                        "prompt and answer need %lld positions, but the model was made for %lld; "
-                       "shorten the prompt or lower max_new_tokens",
+                       "shorten the prompt, or lower max_new_tokens or max_model_len",
                        (long long)o->max_length, (long long)most);
     if (!o->max_length)
         o->max_length = most > 0 && most < USUAL_LENGTH ? most : USUAL_LENGTH;

@@ -257,16 +257,16 @@ static mx_pattern *by_type(reader *r, const json_t *schema, const char *type)
  * 'c'omposed schemas, 't'ype, or 'd'escription alone. 0: it is not known. */
 static char about(const char *keyword)
 {
-    static const char *const words[] = {
-        "s minLength maxLength pattern format ",
-        "n minimum maximum exclusiveMinimum exclusiveMaximum ",
-        "a items prefixItems minItems maxItems uniqueItems ",
-        "o properties required additionalProperties ",
-        "v enum const ",
-        "c anyOf oneOf allOf $ref ",
-        "t type ",
-        "d title description default examples $schema $id $comment $defs definitions deprecated "
-        "readOnly writeOnly strict "};
+    static const char *const words[] = {"s minLength maxLength pattern format ",
+                                        "n minimum maximum exclusiveMinimum exclusiveMaximum ",
+                                        "a items prefixItems minItems maxItems uniqueItems ",
+                                        "o properties required additionalProperties ",
+                                        "v enum const ",
+                                        "c anyOf oneOf allOf $ref ",
+                                        "t type ",
+                                        "d title discriminator description default examples "
+                                        "$schema $id $comment $defs definitions deprecated "
+                                        "readOnly writeOnly strict "};
     size_t n = strlen(keyword);
     for (size_t i = 0; n && i < sizeof words / sizeof *words; i++)
         for (const char *at = words[i]; (at = strstr(at, keyword)); at++)

@@ -7,13 +7,14 @@
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
 enum { CONNECTIONS = 4096, CONNECTION_BYTES = 64 << 10, IDLE_S = 60, PIECE = 16 << 10 };
 
 static const mx_api *const apis[] = {&mx_api_completions, &mx_api_chat, &mx_api_embeddings,
-                                    &mx_api_messages};
+                                     &mx_api_messages};
 
 /* --- answers --- */
 
@@ -124,8 +125,8 @@ static const char *header(const mx_exchange *x, const char *name)
 static bool key_is_right(const mx_exchange *x)
 {
     const char *key = x->server->o.api_key, *bearer = header(x, "Authorization");
-    const char *given = bearer && strncasecmp(bearer, "Bearer ", 7) == 0 ? bearer + 7
-                                                                         : header(x, "x-api-key");
+    const char *given =
+        bearer && strncasecmp(bearer, "Bearer ", 7) == 0 ? bearer + 7 : header(x, "x-api-key");
     if (!key || !*key)
         return true;
     if (!given)
@@ -234,6 +235,11 @@ static enum MHD_Result route(mx_exchange *x, const char *method, const char *pat
                  : queue_error(x, 404, "there is nothing at this path", "not_found");
 }
 
+static enum MHD_Result refuse_large(mx_exchange *x)
+{
+    return queue_error(x, 413, "the body of the request is too large", "too_large");
+}
+
 /* Called when the headers are there, for each piece of the body, at its end, and once more when a
  * call that was waited for has its answer. */
 static enum MHD_Result handle(void *ctx, struct MHD_Connection *connection, const char *url,
@@ -248,6 +254,9 @@ static enum MHD_Result handle(void *ctx, struct MHD_Connection *connection, cons
         *x = (mx_exchange){
             .server = s, .connection = connection, .holders = 1, .began = mx_clock_now()};
         pthread_mutex_init(&x->lock, NULL);
+        const char *length = header(x, "Content-Length"); /* checked by libmicrohttpd */
+        if (length && strtoull(length, NULL, 10) > (unsigned long long)s->o.body_bytes)
+            return refuse_large(x); /* before it is sent */
         return MHD_YES;
     }
     if (*n_data) {
@@ -258,7 +267,7 @@ static enum MHD_Result handle(void *ctx, struct MHD_Connection *connection, cons
         return MHD_YES;
     }
     if (x->too_large)
-        return queue_error(x, 413, "the body of the request is too large", "too_large");
+        return refuse_large(x);
     if (!x->is_call && !x->task)
         return route(x, method, url);
     pthread_mutex_lock(&x->lock);

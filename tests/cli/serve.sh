@@ -202,9 +202,13 @@ wrong 400 'not valid JSON' $c "$(printf '{"prompt":"\377"}')"
 wrong 400 'tokens' /detokenize '{"tokens":[9999]}'
 wrong 400 'prompt' /tokenize '{}'
 wrong 404 'nothing at this path' /nothing '{}'
+wrong 400 'multipleOf\" is not supported' $chat "{$hi,\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{\"type\":\"integer\",\"multipleOf\":3}}}}"
 wrong 405 'does not take this method' /health '{}'
 head -c 200000 /dev/zero | tr '\0' ' ' > "$tmp/large"
 wrong 413 'too large' $c "@$tmp/large"
+# A length that is too large is refused by the headers, before any of the body is there.
+[ "$(curl -s -m 10 -o "$tmp/body" -w '%{http_code}' -X POST -H 'Content-Length: 99999999999' "$url$c")" = 413 ] && grep -q 'too large' "$tmp/body" ||
+    say 'a body of 99999999999 bytes was waited for'
 has 'after all of that' "\"content\":\"$text\"" $chat "{$hi,\"max_tokens\":12}"
 
 # --- a client that leaves is cancelled; requests under way end before the server does ---
