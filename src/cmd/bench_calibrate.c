@@ -17,8 +17,9 @@
 /* Peaks of a chip that no table has: what was measured. */
 static void unknown_chip(const mx_calibration *m, double best, mx_str *out)
 {
+    int units = mx_session_traits(m->session)->chip.units;
     mx_str_addf(out, "  tflops: {bfloat16: %.6g, float32: %.6g}\n  units: %d\n", best / 1e12,
-                best / 1e12, m->gpu ? 132 : 1);
+                best / 1e12, units ? units : 1);
 }
 
 static mx_status write_chip(const mx_invocation *inv, const mx_calibration *m, mx_str *out)
@@ -39,7 +40,7 @@ static mx_status write_chip(const mx_invocation *inv, const mx_calibration *m, m
         unknown_chip(m, best, out);
     }
     mx_str_addf(out, "  memory_gbs: %.5g\n  memory_share: 1\n  k_half: %d\n", stream / 1e9,
-                m->gpu ? 64 : 0);
+                m->accelerator ? 64 : 0);
     mx_str_addf(out, "  sustained: {bfloat16: %.6g", best / 1e12);
     if (!known)
         mx_str_addf(out, ", float32: %.6g", best / 1e12);
@@ -67,7 +68,7 @@ static mx_status run(mx_invocation *inv)
                        mx_config_text(c, "dtype"));
     MX_TRY_OUT(st, mx_session_open(&m.session, mx_config_text(c, "device"),
                                    (int)mx_config_int(c, "num_threads")));
-    m.gpu = !mx_session_traits(m.session)->host_memory;
+    m.accelerator = !mx_session_traits(m.session)->host_memory;
     m.enough = mx_config_float(c, "seconds");
     MX_TRY_OUT(st, write_chip(inv, &m, &out));
     MX_TRY_OUT(st, mx_io_write_file(NULL, path, out.text, out.len));

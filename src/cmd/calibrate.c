@@ -53,7 +53,7 @@ static void watch(mx_graph *g, mx_node *x)
 /* On the CPU the time that its threads computed, which other programs change little. */
 static double now(const mx_calibration *m)
 {
-    if (m->gpu)
+    if (m->accelerator)
         return mx_clock_now();
     return mx_clock_of(CLOCK_PROCESS_CPUTIME_ID) / mx_session_threads(m->session);
 }
@@ -94,7 +94,7 @@ static mx_status measure(const mx_calibration *m, const trial *t, double *second
     compiled c = {0};
     mx_compile_options o = {.compute = m->dtype,
                             .n_threads = mx_session_threads(m->session),
-                            .device = m->gpu ? &mx_cuda_traits : &mx_cpu_traits,
+                            .device = mx_session_traits(m->session),
                             .weights_fixed = !t->backward,
                             .narrow_weights = m->dtype == MX_BF16};
     mx_graph_init(&c.graph);
@@ -149,8 +149,8 @@ mx_status mx_calibrate_gemms(const mx_calibration *m, mx_str *out, double *best)
         {8192, 4096, 14336},  {4096, 14336, 8192}, {65536, 2304, 768},  {65536, 768, 3072},
         {2048, 8192, 16384},  {4096, 2048, 2048},  {1024, 4096, 4096},  {2048, 1536, 2048},
         {16384, 16384, 2048}, {8192, 128256, 4096}};
-    const int64_t(*shape)[3] = m->gpu ? on_gpu : on_cpu;
-    size_t n = m->gpu ? sizeof on_gpu / sizeof *on_gpu : sizeof on_cpu / sizeof *on_cpu;
+    const int64_t(*shape)[3] = m->accelerator ? on_gpu : on_cpu;
+    size_t n = m->accelerator ? sizeof on_gpu / sizeof *on_gpu : sizeof on_cpu / sizeof *on_cpu;
     *best = 0;
     mx_str_add(out, "  gemm:\n");
     for (size_t i = 0; i < n; i++) {
@@ -203,7 +203,7 @@ mx_status mx_calibrate_narrow(const mx_calibration *m, mx_str *out)
 {
     static const int64_t shape[3][4] = {
         {16384, 14336, 4096, 1}, {16384, 4096, 14336, 1}, {4096, 14336, 16384, 0}};
-    for (size_t r = 0; m->gpu && r < sizeof narrow / sizeof *narrow; r++) {
+    for (size_t r = 0; m->accelerator && r < sizeof narrow / sizeof *narrow; r++) {
         double flops = 0, seconds = 0;
         for (int i = 0; i < 3; i++) {
             const int64_t *s = shape[i];
@@ -245,7 +245,7 @@ mx_status mx_calibrate_grouped(const mx_calibration *m, mx_str *out)
                                        {8, 2048, 2048, 2048},  {16, 1024, 1024, 2048},
                                        {64, 4096, 576, 768},   {64, 4096, 768, 288},
                                        {128, 1024, 1536, 2048}, {128, 1024, 2048, 768}};
-    if (!m->gpu)
+    if (!m->accelerator)
         return MX_OK;
     mx_str_add(out, "  grouped:\n");
     for (size_t i = 0; i < 2 * sizeof shape / sizeof *shape; i++) {
@@ -295,7 +295,7 @@ static void build_attention(mx_graph *g, const int64_t *size)
 static mx_status attention_rates(const mx_calibration *m, int64_t length, int64_t head_dim,
                                  double rate[2])
 {
-    int64_t tokens = m->gpu ? 16384 : length;
+    int64_t tokens = m->accelerator ? 16384 : length;
     double seconds[3];
     for (int pass = FORWARD; pass <= LOSS_ALONE; pass++) {
         trial t = {build_attention, {length, head_dim, tokens / length, pass}, pass != FORWARD, 0};
@@ -315,7 +315,7 @@ static mx_status attention_curve(const mx_calibration *m, const char *name, int6
     static const int64_t lengths[] = {512, 1024, 2048, 4096, 8192, 16384};
     mx_str text[3] = {{0}};
     mx_status st = MX_OK;
-    for (size_t i = 0; i < (m->gpu ? 6 : 3) && !st; i++) {
+    for (size_t i = 0; i < (m->accelerator ? 6 : 3) && !st; i++) {
         double rate[2] = {0};
         st = attention_rates(m, lengths[i], head_dim, rate);
         const char *sep = i ? ", " : "";
@@ -334,7 +334,7 @@ mx_status mx_calibrate_attention(const mx_calibration *m, mx_str *out)
 {
     MX_TRY(attention_curve(m, "attention", 128, out));
     MX_TRY(attention_curve(m, "attention_64", 64, out));
-    return m->gpu ? attention_curve(m, "attention_256", 256, out) : MX_OK;
+    return m->accelerator ? attention_curve(m, "attention_256", 256, out) : MX_OK;
 }
 
 /* ---- the delta rule ---- */
@@ -362,7 +362,8 @@ static void build_delta(mx_graph *g, const int64_t *size)
 
 mx_status mx_calibrate_recurrence(const mx_calibration *m, mx_str *out)
 {
-    const int64_t batch = m->gpu ? 2 : 1, length = m->gpu ? 4096 : 512, heads = m->gpu ? 32 : 4;
+    const bool large = m->accelerator;
+    const int64_t batch = large ? 2 : 1, length = large ? 4096 : 512, heads = large ? 32 : 4;
     const double D = 128, tokens = (double)(batch * length * heads);
     double seconds[2] = {0}, flops = tokens * (6 * D * D + 2 * 64 * 2 * D);
     for (int pass = FORWARD; pass <= LOSS; pass++) {
@@ -385,7 +386,7 @@ static void build_stream(mx_graph *g, const int64_t *size)
 
 mx_status mx_calibrate_stream(const mx_calibration *m, double *out)
 {
-    int64_t rows = m->gpu ? 1 << 18 : 1 << 15;
+    int64_t rows = m->accelerator ? 1 << 18 : 1 << 15;
     trial t = {build_stream, {rows}, false, 0};
     double seconds = 0;
     MX_TRY(measure(m, &t, &seconds));

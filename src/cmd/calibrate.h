@@ -9,7 +9,7 @@ typedef struct {
     mx_session *session;
     mx_dtype dtype;
     double enough; /* seconds of one measurement */
-    bool gpu;
+    bool accelerator; /* with memory of its own: larger shapes, and kernels that the CPU lacks */
 } mx_calibration;
 
 /* Each adds its entry of a chip's row, where the device has the kernels in question. */

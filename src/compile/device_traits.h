@@ -11,6 +11,7 @@ typedef struct {
     const char *name;
     double memory_bytes, bytes_per_second;
     double flops_per_second[MX_DTYPE_COUNT]; /* of dense matmuls, by the dtype of the operands */
+    int units; /* multiprocessors */
 } mx_chip;
 
 typedef struct mx_device_traits {

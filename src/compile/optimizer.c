@@ -23,7 +23,7 @@
 #include "compile/compile.h"
 
 #include "compile/norms.h"
-#include "compile/update_part.h"
+#include "compile/update_shard.h"
 #include "ops.h"
 #include <math.h>
 #include <stdio.h>
@@ -104,7 +104,7 @@ mx_node *mx_weight_copy(mx_graph *g, const mx_node *w, mx_node *cast)
     return v;
 }
 
-static mx_node *update(mx_graph *g, const mx_update *step, const mx_update_part *p, mx_node *copy)
+static mx_node *update(mx_graph *g, const mx_update *step, const mx_update_shard *p, mx_node *copy)
 {
     mx_update u = *step;
     u.w = p->w;
@@ -114,7 +114,7 @@ static mx_node *update(mx_graph *g, const mx_update *step, const mx_update_part 
     u.decay = mx_glob_any(u.o->no_decay, p->like->name) ? 0 : u.o->weight_decay;
     mx_node *made = mx_optimizer_rule_of(u.o)->update(g, &u);
     if (p->cut)
-        mx_update_part_back(g, p, made, copy, u.on);
+        mx_update_shard_gather(g, p, made, copy, u.on);
     return mx_graph_root(g, NULL, made);
 }
 
@@ -240,14 +240,14 @@ static mx_update early_rates(mx_graph *g, const mx_optimizer *o, const mx_partit
  * then serves the next one. Nothing is known of the other gradients yet, so there is no clip, and
  * of a step with a gradient that is not finite only the weights with such a gradient stay. squares:
  * of the gradients; then the weights as they have become. */
-static void update_early(mx_graph *g, const mx_update *all, const mx_update_part *part, int n,
+static void update_early(mx_graph *g, const mx_update *all, const mx_update_shard *shard, int n,
                          mx_node *const *cast, mx_node **squares)
 {
     for (int i = 0; i < n; i++) {
-        mx_node *w = part[i].weight;
-        g->seq = part[i].d->seq;
+        mx_node *w = shard[i].weight;
+        g->seq = shard[i].d->seq;
         mx_update own = with_scale(g, *all, mx_affine(g, squares[i], 0, 1));
-        squares[i] = update(g, &own, &part[i], mx_weight_copy(g, w, cast[w->id]));
+        squares[i] = update(g, &own, &shard[i], mx_weight_copy(g, w, cast[w->id]));
         g->seq = -1;
     }
 }
@@ -261,14 +261,14 @@ static void pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *v
     mx_node **made = MX_NEW_N(&scratch, mx_node *, n + 1);
     const mx_node **of = MX_NEW_N(&scratch, const mx_node *, n + 1);
     int m = 0;
-    bool parts = mx_optimizer_rule_of(o)->by_part;
-    mx_update_part *part = MX_NEW_N(&scratch, mx_update_part, n + 1);
+    bool sharded = mx_optimizer_rule_of(o)->by_shard;
+    mx_update_shard *shard = MX_NEW_N(&scratch, mx_update_shard, n + 1);
     for (int i = 0; i < n; i++)
         if (grad[i]) {
-            part[m] = mx_update_part_of(g, var[i], grad[i], parts ? on : NULL);
-            of[m] = part[m].like;
-            g->seq = o->in_backward ? part[m].d->seq : -1;
-            made[m] = mx_squares(g, part[m].d, on);
+            shard[m] = mx_update_shard_of(g, var[i], grad[i], sharded ? on : NULL);
+            of[m] = shard[m].like;
+            g->seq = o->in_backward ? shard[m].d->seq : -1;
+            made[m] = mx_squares(g, shard[m].d, on);
             g->seq = -1;
             m++;
         }
@@ -277,10 +277,10 @@ static void pass_optimizer(mx_graph *g, const mx_optimizer *o, mx_node *const *v
     mx_node **cast = mx_first_casts(g, &scratch);
     mx_update step = o->in_backward ? early_rates(g, o, on) : read_rates(g, o, norm, on);
     if (o->in_backward)
-        update_early(g, &step, part, m, cast, made);
+        update_early(g, &step, shard, m, cast, made);
     for (int i = 0; i < m && !o->in_backward; i++) {
-        mx_node *w = part[i].weight;
-        made[i] = update(g, &step, &part[i], mx_weight_copy(g, w, cast[w->id]));
+        mx_node *w = shard[i].weight;
+        made[i] = update(g, &step, &shard[i], mx_weight_copy(g, w, cast[w->id]));
     }
     for (int i = 0; i < m; i++) /* a loop of its own: consecutive updates are one kernel on a GPU */
         made[i] = rescale(g, of[i], made[i], &step);

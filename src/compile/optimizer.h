@@ -42,7 +42,7 @@ typedef struct mx_optimizer_rule {
     int moments;            /* numbers of state a weight, for estimates */
     double moment_bytes;    /* of each; 0: as mu_dtype and nu_dtype say */
     bool rounds;            /* can round bfloat16 weights at random: weight_dtype=bfloat16 */
-    bool by_part;           /* element by element: each rank may update its part of a weight */
+    bool by_shard;          /* element by element: each rank may update its shard of a weight */
     /* Reads its own keys into what mx_optimizer.own will be, in the arena; NULL: has none. */
     const void *(*configure)(const mx_config *cfg, mx_arena *a);
     /* Gives the node of an update op, mx_adamw or mx_sgd, that writes the weight in place. */

@@ -25,6 +25,6 @@ const mx_optimizer_rule mx_optimizer_rule_adamw = {
     .alias = "adam_pax",
     .moments = 2,
     .rounds = true,
-    .by_part = true,
+    .by_shard = true,
     .update = update,
 };

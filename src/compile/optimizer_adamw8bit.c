@@ -55,6 +55,6 @@ const mx_optimizer_rule mx_optimizer_rule_adamw8bit = {
     .moments = 2,
     .moment_bytes = 1 + 4.0 / MX_ADAMW8_BLOCK,
     .rounds = true,
-    .by_part = true,
+    .by_shard = true,
     .update = update,
 };

@@ -16,7 +16,7 @@ typedef struct mx_partition {
     /* Share of all weights that may lie whole along an axis that should cut them. */
     double sharding_tolerance;
     bool no_overlap; /* every collective is waited for at once (overlap.c) */
-    bool optimizer_over_data; /* AdamW's moments are cut by `data` as well (update_part.c) */
+    bool optimizer_over_data; /* AdamW's moments are cut by `data` as well (update_shard.c) */
     mx_str *report; /* where each tensor lies, a line each; NULL: not asked for */
 } mx_partition;
 

@@ -5,9 +5,14 @@
  * several warps keep more loads in flight. The bits are the same. */
 template <int D> static cudaError_t launch(const mx_cuda_paged &p, cudaStream_t stream)
 {
-    enum { MANY = 32, SMS = 132 };
-    cudaError_t e = p.queries < MANY ? launch_single<D, 1, 5>(p, 4 * SMS, stream)
-                                     : launch_single<D, 4, 3>(p, 2 * SMS, stream);
+    enum { MANY = 32 };
+    int device = 0, sms = 0;
+    cudaError_t e = cudaGetDevice(&device);
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+    if (e == cudaSuccess)
+        e = p.queries < MANY ? launch_single<D, 1, 5>(p, 4 * sms, stream)
+                             : launch_single<D, 4, 3>(p, 2 * sms, stream);
     return e == cudaSuccess ? launch_merge<D>(p, stream) : e;
 }
 

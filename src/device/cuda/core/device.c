@@ -208,6 +208,7 @@ static void describe(mx_chip *chip, char *name, size_t cap, const struct cudaDev
     snprintf(name, cap, "%s", prop->name);
     chip->name = name;
     chip->memory_bytes = (double)prop->totalGlobalMem;
+    chip->units = prop->multiProcessorCount;
 }
 
 static mx_status open_libraries(mx_cuda *c, mx_chip *chip)

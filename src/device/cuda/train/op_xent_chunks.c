@@ -13,6 +13,30 @@ void mx_xent_plans_free(mx_xent_plans plans[2])
     }
 }
 
+void mx_xent_chunks_drop(mx_cuda *c, void *state)
+{
+    mx_xent_chunks *x = state;
+    (void)c;
+    if (x)
+        mx_xent_plans_free(x->plans);
+    mx_free(x);
+}
+
+mx_status mx_xent_chunks_plan(mx_cuda *c, mx_xent_chunks *x, mx_xent_planner *plan, void **state)
+{
+    mx_status st = MX_OK;
+    bool any = plan && x->rows;
+    if (any)
+        st = plan(c, x, &x->plans[0], x->chunk);
+    if (any && !st && x->rows % x->chunk)
+        st = plan(c, x, &x->plans[1], x->rows % x->chunk);
+    if (st)
+        mx_xent_chunks_drop(c, x);
+    else
+        *state = x;
+    return st;
+}
+
 mx_status mx_xent_plan_dw(mx_cuda *c, mx_gemm_shape dw, mx_xent_plans *p)
 {
     for (int add = 0; add < 2; add++) {

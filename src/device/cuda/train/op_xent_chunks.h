@@ -13,6 +13,20 @@ typedef struct {
 
 /* Both sizes: [0] full chunks, [1] the last one. */
 void mx_xent_plans_free(mx_xent_plans plans[2]);
+
+/* What the state of an op begins with that computes `rows` rows, `chunk` at a time. */
+typedef struct {
+    mx_xent_plans plans[2];
+    int64_t rows, chunk;
+} mx_xent_chunks;
+
+/* The plans of a chunk of `rows` rows. */
+typedef mx_status mx_xent_planner(mx_cuda *c, const mx_xent_chunks *x, mx_xent_plans *p,
+                                  int64_t rows);
+/* Both sizes by `plan` (NULL: no GEMM is planned); gives x as *state, or frees it when it fails. */
+mx_status mx_xent_chunks_plan(mx_cuda *c, mx_xent_chunks *x, mx_xent_planner *plan,
+                              void **state) MX_MUST_USE;
+void mx_xent_chunks_drop(mx_cuda *c, void *state);
 /* dw[0] and dw[1]; `dw` says all but beta. */
 mx_status mx_xent_plan_dw(mx_cuda *c, mx_gemm_shape dw, mx_xent_plans *p) MX_MUST_USE;
 

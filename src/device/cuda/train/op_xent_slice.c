@@ -12,23 +12,15 @@
 enum { X = MX_SLICE_X, W, LABELS, LSE, DLSE, DPICKED };
 
 typedef struct {
-    mx_xent_plans plans[2]; /* [0] full chunks, [1] the last one */
+    mx_xent_chunks of; /* first */
     mx_gpu_xent shape;
-    int64_t chunk, ld;
+    int64_t ld;
     float scale;
 } slice;
 
-static void drop(mx_cuda *c, void *state)
+static mx_status plan_chunk(mx_cuda *c, const mx_xent_chunks *of, mx_xent_plans *p, int64_t rows)
 {
-    slice *x = state;
-    (void)c;
-    if (x)
-        mx_xent_plans_free(x->plans);
-    mx_free(x);
-}
-
-static mx_status plan_chunk(mx_cuda *c, const slice *x, mx_xent_plans *p, int64_t rows)
-{
+    const slice *x = (const slice *)of;
     mx_gemm_type t = x->shape.f32 ? MX_GEMM_F32 : MX_GEMM_BF16;
     int64_t d = x->shape.d, vocab = x->shape.vocab;
     mx_gemm_shape project = {.m = rows, .n = vocab, .k = d, .trans_b = true, .ldc = x->ld, .in = t,
@@ -44,15 +36,6 @@ static mx_status plan_chunk(mx_cuda *c, const slice *x, mx_xent_plans *p, int64_
     return mx_xent_plan_dw(c, dw, p);
 }
 
-static mx_status plan_all(mx_cuda *c, slice *x)
-{
-    if (!x->shape.vocab || !x->shape.rows)
-        return MX_OK;
-    MX_TRY(plan_chunk(c, x, &x->plans[0], x->chunk));
-    int64_t rest = x->shape.rows % x->chunk;
-    return rest ? plan_chunk(c, x, &x->plans[1], rest) : MX_OK;
-}
-
 static mx_status prepare_any(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work,
                              bool grad)
 {
@@ -66,15 +49,11 @@ static mx_status prepare_any(mx_cuda *c, const mx_exec_step *s, void **state, si
                  .scale = (float)a->scale};
     x->shape.f32 = tx->dtype == MX_F32;
     x->shape.grad = grad;
-    x->chunk = mx_gpu_xent_chunk(&x->shape, c->work_bytes);
+    x->of.rows = x->shape.rows;
+    x->of.chunk = mx_gpu_xent_chunk(&x->shape, c->work_bytes);
     x->ld = mx_gpu_xent_width(&x->shape);
-    *work = mx_gpu_xent_bytes(&x->shape, x->chunk);
-    mx_status st = plan_all(c, x);
-    if (st)
-        drop(c, x);
-    else
-        *state = x;
-    return st;
+    *work = mx_gpu_xent_bytes(&x->shape, x->of.chunk);
+    return mx_xent_chunks_plan(c, &x->of, x->shape.vocab ? plan_chunk : NULL, state);
 }
 
 static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
@@ -97,7 +76,7 @@ static mx_status project(mx_cuda *c, const mx_exec_step *s, const slice *x, int6
                                 .labels = mx_cuda_row(&s->call.in[LABELS], from, 1)};
     if (!x->shape.vocab)
         return MX_OK;
-    return mx_gemm_plan_launch(x->plans[n < x->chunk].project,
+    return mx_gemm_plan_launch(x->of.plans[n < x->of.chunk].project,
                                mx_cuda_row(&s->call.in[X], from, x->shape.d), s->call.in[W].data,
                                s->call.work, c->gemm_work, c->stream);
 }
@@ -106,8 +85,8 @@ static mx_status launch(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     const slice *x = state;
     mx_xent_slice_rows r;
-    for (int64_t from = 0; from < x->shape.rows; from += x->chunk) {
-        int64_t n = x->shape.rows - from < x->chunk ? x->shape.rows - from : x->chunk;
+    for (int64_t from = 0; from < x->shape.rows; from += x->of.chunk) {
+        int64_t n = x->shape.rows - from < x->of.chunk ? x->shape.rows - from : x->of.chunk;
         MX_TRY(project(c, s, x, from, n, &r));
         MX_TRY(mx_cuda_check(mx_cuda_xent_slice(&r, mx_cuda_row(&s->call.out[0], from, 1),
                                                 mx_cuda_row(&s->call.out[1], from, 1), c->stream),
@@ -121,12 +100,12 @@ static mx_status launch_grad(mx_cuda *c, const mx_exec_step *s, void *state)
     const slice *x = state;
     const mx_tensor *in = s->call.in;
     mx_xent_slice_rows r;
-    char *apart = (char *)s->call.work + mx_gpu_xent_part(&x->shape, x->chunk, 0);
+    char *apart = (char *)s->call.work + mx_gpu_xent_part(&x->shape, x->of.chunk, 0);
     void *d = x->shape.f32 ? s->call.work : apart;
     MX_TRY(mx_xent_clear(c, &s->call.out[0], &s->call.out[1], x->shape.vocab));
-    for (int64_t from = 0; from < x->shape.rows && x->shape.vocab; from += x->chunk) {
-        int64_t n = x->shape.rows - from < x->chunk ? x->shape.rows - from : x->chunk;
-        const mx_xent_plans *p = &x->plans[n < x->chunk];
+    for (int64_t from = 0; from < x->shape.rows && x->shape.vocab; from += x->of.chunk) {
+        int64_t n = x->shape.rows - from < x->of.chunk ? x->shape.rows - from : x->of.chunk;
+        const mx_xent_plans *p = &x->of.plans[n < x->of.chunk];
         mx_xent_slice_back g = {.lse = mx_cuda_row(&in[LSE], from, 1),
                                 .dlse = mx_cuda_row(&in[DLSE], from, 1),
                                 .dpicked = mx_cuda_row(&in[DPICKED], from, 1), .out = d,
@@ -142,6 +121,7 @@ static mx_status launch_grad(mx_cuda *c, const mx_exec_step *s, void *state)
     return MX_OK;
 }
 
-const mx_cuda_op mx_cuda_op_linear_xent_slice = {"linear_xent_slice", prepare, launch, drop};
+const mx_cuda_op mx_cuda_op_linear_xent_slice = {"linear_xent_slice", prepare, launch,
+                                                 mx_xent_chunks_drop};
 const mx_cuda_op mx_cuda_op_linear_xent_slice_grad = {"linear_xent_slice_grad", prepare_grad,
-                                                      launch_grad, drop};
+                                                      launch_grad, mx_xent_chunks_drop};

@@ -1,11 +1,11 @@
-/* update_part.c - ZeRO-1: weights that all data ranks have are updated in parts.
+/* update_shard.c - ZeRO-1: each data rank updates its shard of the weights that all have.
  *
  * Every data rank has a slice of the moments, along the first dim that divides. Its gradient
  * arrives by reduce_scatter instead of all_reduce, it updates its slice of the weight, and the
  * slices are gathered: the same traffic as before, and a share of the optimizer's memory. An update
  * of elements is what it was, so the bits are as well.
  */
-#include "compile/update_part.h"
+#include "compile/update_shard.h"
 
 #include "ops.h"
 
@@ -42,11 +42,11 @@ static mx_node *slice_gradient(mx_graph *g, mx_node *d, const mx_partition *on, 
     return mx_partition_bring(g, on, d, &box->whole, &at, to);
 }
 
-mx_update_part mx_update_part_of(mx_graph *g, mx_node *weight, mx_node *gradient,
-                                 const mx_partition *on)
+mx_update_shard mx_update_shard_of(mx_graph *g, mx_node *weight, mx_node *gradient,
+                                   const mx_partition *on)
 {
     mx_placement at;
-    mx_update_part p = {.weight = weight, .w = weight, .d = gradient, .like = weight};
+    mx_update_shard p = {.weight = weight, .w = weight, .d = gradient, .like = weight};
     if (!on || !on->optimizer_over_data || !weight->box || !mx_type_count(&weight->type))
         return p; /* of another stage's weight there is nothing to cut */
     if (!cut_by_data(on, weight->box, &at))
@@ -66,8 +66,8 @@ mx_update_part mx_update_part_of(mx_graph *g, mx_node *weight, mx_node *gradient
     return p;
 }
 
-void mx_update_part_back(mx_graph *g, const mx_update_part *p, mx_node *made, mx_node *copy,
-                         const mx_partition *on)
+void mx_update_shard_gather(mx_graph *g, const mx_update_shard *p, mx_node *made, mx_node *copy,
+                            const mx_partition *on)
 {
     const mx_box *from = p->like->box, *to = p->weight->box;
     mx_node *anew = mx_constant(g, MX_SCALAR, MX_F32, 1);
