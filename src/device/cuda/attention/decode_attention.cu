@@ -1,19 +1,23 @@
 /* decode_attention.cu - one query against the cache, bound by its bytes, each read once. A group of
  * lanes takes one key (16 bytes a lane), four keys at a time, for all query heads that share it;
  * every group keeps its own running softmax; groups, warps and splits of the sequence are merged at
- * the end, in a fixed order.
+ * the end, in a fixed order. A short cache has too little to read for its time to be that of bytes:
+ * its splits are the blocks of a cluster, which read each other's results out of shared memory.
  */
 #include "device/cuda/core/pdl.cuh"
 #include "device/cuda/attention/flash.cuh"
 #include "device/cuda/core/kernels.h"
+#include "device/cuda/core/tma.cuh"
 #include "ops/gpu_work.h"
 
 enum { DECODE_THREADS = 128, KEYS_AT_ONCE = 4, TARGET_BLOCKS = MX_GPU_DECODE_BLOCKS };
+enum { CLUSTER_MOST = 8 };
 
 struct decode_params {
     mx_decode_shape s;
     score_rule score;
     int splits;
+    bool cluster; /* the splits of a sequence are one */
     uint16_t *o;
     const uint16_t *q, *k, *v;
     mx_decode_keys keys;
@@ -24,6 +28,21 @@ struct decode_params {
 static int decode_splits(const mx_decode_shape *s)
 {
     return (int)mx_gpu_decode_splits(s->batch, s->heads_kv, s->capacity);
+}
+
+/* Blocks of a cluster for a short cache, 16 keys each at least; 0: it is long, or the chip has no
+ * clusters. It depends on the capacity alone, and with it a sequence's bits. */
+static int cluster_blocks(const mx_decode_shape *s)
+{
+    enum { SHORT = 1024, KEYS = 16 };
+    int device = 0, major = 0, n = 1;
+    if (s->capacity > SHORT || cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+        major < 9)
+        return 0;
+    while (n < CLUSTER_MOST && 2 * n * KEYS <= s->capacity)
+        n *= 2;
+    return n;
 }
 
 /* LANES lanes share a key; H query heads (of the group, from head h0) are done together.
@@ -52,9 +71,10 @@ template <int LANES, int H, bool CAP> struct decode_state {
 #pragma unroll
         for (int u = 0; u < KEYS_AT_ONCE; u++) {
             int64_t j = j0 + u * step;
-            if (seen[u] && in_k)
+            bool load = p.cluster ? j < end : seen[u]; /* of few keys: before it is known */
+            if (load && in_k)
                 kv[u] = load8_stream(k + j * p.s.k_seq + part * 8);
-            if (seen[u] && in_v)
+            if (load && in_v)
                 vv[u] = load8_stream(v + j * p.s.v_seq + part * 8);
         }
         float x[H][KEYS_AT_ONCE];
@@ -101,7 +121,7 @@ template <int LANES, int H, bool CAP> struct decode_state {
 #pragma unroll
         for (int u = 0; u < KEYS_AT_ONCE; u++) {
             float f[8];
-            unpack8(f, vv[u]);
+            unpack8(f, seen[u] ? vv[u] : vec8{});
 #pragma unroll
             for (int h = 0; h < H; h++)
 #pragma unroll
@@ -130,6 +150,74 @@ __device__ __forceinline__ void merge_in_warp(decode_state<LANES, H, CAP> &t)
         }
 }
 
+/* Some keys of a head: the greatest score, the sum of weights, an element of weighted values. */
+struct head_part {
+    float m, l, x;
+};
+
+/* Element c of head h's result from all its keys, and its sink. */
+__device__ __forceinline__ void write_result(const decode_params &p, int b, int h, int c,
+                                             head_part all)
+{
+    float sink = p.sinks ? p.sinks[h] * LOG2E : -INFINITY, top = fmaxf(all.m, sink);
+    float shift = top == -INFINITY ? 0.f : top;
+    float share = all.m == -INFINITY ? 0.f : exp2_fast(all.m - shift);
+    float sum = all.l * share + (p.sinks ? exp2_fast(sink - shift) : 0.f);
+    p.o[((int64_t)b * p.s.heads_q + h) * p.s.dim_v + c] =
+        f32_to_bf16(sum > 0 ? all.x * share / sum : 0.f);
+}
+
+/* What a block of a cluster has for the others. */
+template <int LANES, int H> struct split_result {
+    float m[H], l[H], x[H][LANES * 8];
+};
+
+/* The float at the same place in block `rank`. */
+__device__ __forceinline__ float load_from(const float *mine, int rank)
+{
+    float x = 0;
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{\n.reg .b32 r;\nmapa.shared::cluster.u32 r, %1, %2;\n"
+                 "ld.shared::cluster.f32 %0, [r];\n}"
+                 : "=f"(x)
+                 : "r"((unsigned)__cvta_generic_to_shared(mine)), "r"(rank)
+                 : "memory");
+#endif
+    return x;
+}
+
+/* Each block of a cluster merges some of the elements of all. */
+template <int LANES, int H>
+__device__ __forceinline__ void merge_in_cluster(const decode_params &p,
+                                                 const split_result<LANES, H> &r, int b, int h0,
+                                                 int heads)
+{
+#if __CUDA_ARCH__ >= 900
+    cluster_sync();
+    for (int i = blockIdx.x * DECODE_THREADS + threadIdx.x; i < heads * p.s.dim_v;
+         i += p.splits * DECODE_THREADS) {
+        int h = i / p.s.dim_v, c = i % p.s.dim_v;
+        head_part part[CLUSTER_MOST], all = {-INFINITY, 0, 0};
+#pragma unroll
+        for (int k = 0; k < CLUSTER_MOST; k++) {
+            part[k] = {-INFINITY, 0, 0};
+            if (k < p.splits)
+                part[k] = {load_from(&r.m[h], k), load_from(&r.l[h], k), load_from(&r.x[h][c], k)};
+            all.m = fmaxf(all.m, part[k].m);
+        }
+        float base = all.m == -INFINITY ? 0.f : all.m;
+#pragma unroll
+        for (int k = 0; k < CLUSTER_MOST; k++) {
+            float share = exp2_fast(part[k].m - base);
+            all.l += part[k].l * share;
+            all.x += part[k].x * share;
+        }
+        write_result(p, b, h0 + h, c, all);
+    }
+    cluster_sync(); /* nobody ends while others read from it */
+#endif
+}
+
 /* Merges the block's warps, and writes the split's partial result, or the result. */
 template <int LANES, int H, bool CAP>
 __device__ __forceinline__ void decode_merge(const decode_params &p,
@@ -138,6 +226,7 @@ __device__ __forceinline__ void decode_merge(const decode_params &p,
 {
     constexpr int WARPS = DECODE_THREADS / 32;
     __shared__ float sm[H][WARPS], sl[H][WARPS], so[WARPS][H][LANES * 8];
+    __shared__ split_result<LANES, H> result;
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     merge_in_warp(t);
 #pragma unroll
@@ -166,6 +255,12 @@ __device__ __forceinline__ void decode_merge(const decode_params &p,
             x += so[w][h][c] * share;
         }
         int64_t head = (int64_t)b * p.s.heads_q + h0 + h;
+        if (p.cluster && p.splits > 1) {
+            if (c == 0)
+                result.m[h] = m, result.l[h] = l;
+            result.x[h][c] = x;
+            continue;
+        }
         if (p.splits > 1) {
             float *out = p.partial + (head * p.splits + blockIdx.x) * (2 + p.s.dim_v);
             if (c == 0) {
@@ -175,12 +270,10 @@ __device__ __forceinline__ void decode_merge(const decode_params &p,
             out[2 + c] = x;
             continue;
         }
-        float sink = p.sinks ? p.sinks[h0 + h] * LOG2E : -INFINITY, top = fmaxf(m, sink);
-        float shift = top == -INFINITY ? 0.f : top;
-        float share = m == -INFINITY ? 0.f : exp2_fast(m - shift);
-        float sum = l * share + (p.sinks ? exp2_fast(sink - shift) : 0.f);
-        p.o[head * p.s.dim_v + c] = f32_to_bf16(sum > 0 ? x * share / sum : 0.f);
+        write_result(p, b, h0 + h, c, {m, l, x});
     }
+    if (p.cluster && p.splits > 1)
+        merge_in_cluster(p, result, b, h0, heads);
 }
 
 template <int LANES, int H, bool CAP>
@@ -267,7 +360,7 @@ template <int LANES, int H> static void decode_go(const decode_params &p, cudaSt
     int rep = p.s.heads_q / p.s.heads_kv;
     dim3 grid((unsigned)p.splits, (unsigned)(p.s.heads_kv * ((rep + H - 1) / H)),
               (unsigned)p.s.batch);
-    launch_pdl(k, grid, DECODE_THREADS, 0, stream, p);
+    launch_config({grid, DECODE_THREADS, 0, stream}, p.cluster ? (unsigned)p.splits : 1, k, p);
 }
 template <int LANES> static void decode_heads(const decode_params &p, cudaStream_t stream)
 {
@@ -289,9 +382,11 @@ cudaError_t mx_cuda_decode_attention(const mx_decode_shape *s, mx_bf16 *o, const
     int d = s->dim_qk > s->dim_v ? s->dim_qk : s->dim_v;
     if (s->dim_qk % 8 || s->dim_v % 8 || d > 256 || s->k_seq % 8 || s->v_seq % 8)
         return cudaErrorInvalidValue;
+    const int cluster = cluster_blocks(s);
     decode_params p = {*s,
                        {s->scale, s->softcap, s->softcap > 0 ? 1.f / s->softcap : 0.f},
-                       decode_splits(s),
+                       cluster ? cluster : decode_splits(s),
+                       cluster > 0,
                        o,
                        q,
                        k,
@@ -305,7 +400,7 @@ cudaError_t mx_cuda_decode_attention(const mx_decode_shape *s, mx_bf16 *o, const
         decode_heads<16>(p, stream);
     else
         decode_heads<32>(p, stream);
-    if (p.splits == 1)
+    if (p.splits == 1 || p.cluster)
         return cudaGetLastError();
     return launch_pdl(decode_combine_kernel, dim3((unsigned)s->heads_q, (unsigned)s->batch), 128,
                         0, stream, p);

@@ -20,19 +20,27 @@ __device__ __forceinline__ void let_next_start()
 #endif
 }
 
+/* `cluster` neighbours of x are a cluster; 1: none. */
+template <typename... P, typename... A>
+static inline cudaError_t launch_config(cudaLaunchConfig_t c, unsigned cluster,
+                                        void (*kernel)(P...), A... args)
+{
+    cudaLaunchAttribute attr[2] = {};
+    c.attrs = attr;
+    c.numAttrs = mx_pdl_attribute(attr, c.stream);
+    if (cluster > 1) {
+        cudaLaunchAttribute *a = &attr[c.numAttrs++];
+        a->id = cudaLaunchAttributeClusterDimension;
+        a->val.clusterDim = {cluster, 1, 1};
+    }
+    return cudaLaunchKernelEx(&c, kernel, static_cast<P>(args)...);
+}
+
 template <typename... P, typename... A>
 static inline cudaError_t launch_pdl(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
                                        cudaStream_t stream, A... args)
 {
-    cudaLaunchAttribute early = {};
-    cudaLaunchConfig_t c = {};
-    c.gridDim = grid;
-    c.blockDim = block;
-    c.dynamicSmemBytes = shared;
-    c.stream = stream;
-    c.attrs = &early;
-    c.numAttrs = mx_pdl_attribute(&early, stream);
-    return cudaLaunchKernelEx(&c, kernel, static_cast<P>(args)...);
+    return launch_config({grid, block, shared, stream}, 1, kernel, args...);
 }
 
 #endif

@@ -1,16 +1,22 @@
 /* dequant_stream.cu - few vectors times weights of codes, weights read at memory speed.
  *
  *     y_i (m, n_i) = x (m, k) w_i (n_i, k)^T       m <= MX_DEQUANT_STREAM_VECTORS
- * A tile is 16 rows of one weight. Blocks take tiles in turn, the warps of a block steps of k in
- * turn; a lane loads 16 bytes of two rows at each step. Since a sum may run over k in any order,
- * these are fragments of mma with no shuffling, and codes become bf16, which holds them exactly. A
- * warp has the loads of several steps in flight, and they run on over the end of a tile, so that
- * the memory has work while the warps' sums are added up. Loads of codes go out before x is there
- * (pdl.h): nobody writes weights in a step of decoding.
+ * A tile is 16 rows of one weight. Blocks take tiles in turn, the warps of a block pieces of k in
+ * turn: 128 bytes of each row, which are two steps. A warp has a ring of pieces in shared memory of
+ * its own. Copies to it (cp.async) run ahead over the ends of tiles, so that the memory has work
+ * while sums are added up, and go out before x is there (pdl.h): nobody writes weights in a step of
+ * decoding. Since a sum may run over k in any order, 16 bytes of two rows in a lane are fragments
+ * of mma with no shuffling.
  *
- * One vector is put into shared memory once for a block, in the order in which the fragments take
- * it. More vectors are read through L1. The bits of a row of y depend on neither, nor on the number
- * of blocks.
+ * Codes become bf16, which holds them exactly. Those of 4 bits are not even moved: u in the lowest
+ * bits of a bf16 is u 2^-133, and u in the four bits above them 16 u 2^-133, also where that is no
+ * longer a subnormal number. So x is made larger by 2^60 and 2^56 beforehand, and the sum by 2^73
+ * in the end; sums of a step begin with that of -8 x, for u is a number of -8 to 7 and 8.
+ *
+ * One vector is put into shared memory, by each warp the pieces that it multiplies with, in the
+ * order in which the fragments take it. More vectors are read through L1. The bits of a row of y
+ * depend on neither, nor on the number of blocks. An mma waits for the sum that it adds to: there
+ * are CHAINS of them.
  *
  * Scales of whole rows are applied to the sum, those of groups to the sum of each step, which lies
  * in one.
@@ -23,6 +29,8 @@
 #include <cuda_fp8.h>
 
 enum { WARPS = 8, ROWS = 16, VECTORS = MX_DEQUANT_STREAM_VECTORS };
+/* Of a piece: 16-byte vectors of a row, steps; pieces in a warp's ring; blocks on an SM. */
+enum { PIECE = 8, STEPS = PIECE / 4, STAGES = 3, BLOCKS = 2, CHAINS = 2 };
 
 struct stream_part {
     const void *codes;
@@ -36,8 +44,8 @@ struct stream_call {
     stream_part one[MX_CUDA_DEQUANT_MOST];
     int parts, m;
     const uint16_t *x;
-    unsigned k, vectors, steps, tiles; /* 16-byte vectors of a row; steps of four of them */
-    unsigned groups, group_shift;      /* of int4: scales of a row; steps under one, log2 */
+    unsigned k, vectors, pieces, tiles; /* 16-byte vectors of a row; pieces of it */
+    unsigned groups, group_shift;       /* of int4: scales of a row; steps under one, log2 */
     uint16_t *h; /* silu(y_0) y_1: a tile is 8 rows of weight 0 and the same of 1; NULL: none */
 };
 
@@ -47,156 +55,275 @@ __host__ __device__ constexpr int in_lane(mx_cuda_codes_kind kind)
     return kind == MX_CUDA_CODES_INT4 ? 32 : 16;
 }
 
-/* The codes of a word in pairs of bf16: two pairs, or, of int4, four: i and i + 4. */
+/* The codes of a word of 8 bits in two pairs of bf16. */
 template <mx_cuda_codes_kind KIND>
 __device__ __forceinline__ void widen_word(uint32_t *to, uint32_t word)
 {
-    if constexpr (KIND == MX_CUDA_CODES_INT4) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) { /* 128 + u, less 136 */
-            uint32_t biased = (word >> 4 * i & 0x000f000fu) | 0x43004300u, less = 0x43084308u;
-            __nv_bfloat162 v = __hsub2(*(__nv_bfloat162 *)&biased, *(__nv_bfloat162 *)&less);
-            to[i] = *(uint32_t *)&v;
+    for (int i = 0; i < 2; i++) {
+        float2 v;
+        if constexpr (KIND == MX_CUDA_CODES_INT8) { /* 2^23 + u, less 2^23 + 128 */
+            uint32_t u = word ^ 0x80808080u;
+            v.x = __uint_as_float(__byte_perm(u, 0x4b000000u, 0x7440 + 2 * i)) - 8388736.f;
+            v.y = __uint_as_float(__byte_perm(u, 0x4b000000u, 0x7441 + 2 * i)) - 8388736.f;
+        } else {
+            v = __half22float2(__nv_cvt_fp8x2_to_halfraw2(
+                (__nv_fp8x2_storage_t)(word >> 16 * i), __NV_E4M3));
         }
-    } else {
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            float2 v;
-            if constexpr (KIND == MX_CUDA_CODES_INT8) { /* 2^23 + u, less 2^23 + 128 */
-                uint32_t u = word ^ 0x80808080u;
-                v.x = __uint_as_float(__byte_perm(u, 0x4b000000u, 0x7440 + 2 * i)) - 8388736.f;
-                v.y = __uint_as_float(__byte_perm(u, 0x4b000000u, 0x7441 + 2 * i)) - 8388736.f;
-            } else {
-                v = __half22float2(__nv_cvt_fp8x2_to_halfraw2(
-                    (__nv_fp8x2_storage_t)(word >> 16 * i), __NV_E4M3));
-            }
-            to[i] = pack2(v.x, v.y);
-        }
+        to[i] = pack2(v.x, v.y);
     }
 }
 
-/* Eight numbers of x in the pairs of the words of codes. */
+__device__ __forceinline__ uint32_t times(uint32_t pair, uint32_t by)
+{
+    __nv_bfloat162 v = __hmul2(*(__nv_bfloat162 *)&pair, *(__nv_bfloat162 *)&by);
+    return *(uint32_t *)&v;
+}
+
+/* Eight numbers of x in the pairs of the words of codes: of int4 i and i + 4, made larger. */
 template <mx_cuda_codes_kind KIND> __device__ __forceinline__ uint4 pair_up(uint4 x)
 {
+    enum { UP_60 = 0x5d805d80u, UP_56 = 0x5b805b80u };
     if constexpr (KIND != MX_CUDA_CODES_INT4)
         return x;
-    return make_uint4(__byte_perm(x.x, x.z, 0x5410), __byte_perm(x.x, x.z, 0x7632),
-                      __byte_perm(x.y, x.w, 0x5410), __byte_perm(x.y, x.w, 0x7632));
+    return make_uint4(times(__byte_perm(x.x, x.z, 0x5410), UP_60),
+                      times(__byte_perm(x.x, x.z, 0x7632), UP_56),
+                      times(__byte_perm(x.y, x.w, 0x5410), UP_60),
+                      times(__byte_perm(x.y, x.w, 0x7632), UP_56));
 }
 
-template <mx_cuda_codes_kind KIND, bool STAGED> struct tile_rows {
-    static constexpr int EIGHTS = in_lane(KIND) / 8; /* vectors of x for one of codes */
-    const stream_call &p;
-    const uint4 *staged;
-    int lane, warp;
-    unsigned tile; /* of the next load */
-    const uint4 *w[2];
-    const float *scale[2];
-    float sum[4];
+/* 0 where it is not there. */
+template <int BYTES>
+__device__ __forceinline__ void copy_ahead(void *to, const void *from, bool there)
+{
+    unsigned at = (unsigned)__cvta_generic_to_shared(to), bytes = there ? BYTES : 0;
+    if constexpr (BYTES == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from),
+                     "r"(bytes)
+                     : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(at), "l"(from),
+                     "r"(bytes)
+                     : "memory");
+}
 
-    /* Row i of a tile, and its weight. */
-    __device__ __forceinline__ const stream_part &find(unsigned t, unsigned i, unsigned *row) const
-    {
-        int k = 0;
-        if (p.h) {
-            *row = t * (ROWS / 2) + i % (ROWS / 2);
-            return p.one[i / (ROWS / 2)];
-        }
-        while (k + 1 < p.parts && t >= p.one[k + 1].first)
-            k++;
-        *row = (t - p.one[k].first) * ROWS + i;
-        return p.one[k];
+/* A piece of a tile. Vectors of odd rows are in the other half, so that two rows that are read
+ * together lie in all banks. */
+template <mx_cuda_codes_kind KIND> struct piece_of {
+    uint4 code[ROWS][PIECE];
+};
+template <> struct piece_of<MX_CUDA_CODES_INT4> {
+    uint4 code[ROWS][PIECE];
+    float scale[ROWS][STEPS];
+};
+
+/* Row i of a tile, and its weight. */
+__device__ __forceinline__ const stream_part &find_row(const stream_call &p, unsigned tile,
+                                                       unsigned i, unsigned *row)
+{
+    int k = 0;
+    if (p.h) {
+        *row = tile * (ROWS / 2) + i % (ROWS / 2);
+        return p.one[i / (ROWS / 2)];
     }
+    while (k + 1 < p.parts && tile >= p.one[k + 1].first)
+        k++;
+    *row = (tile - p.one[k].first) * ROWS + i;
+    return p.one[k];
+}
+
+/* A warp's copies: the pieces of its tiles, one after the other. */
+template <mx_cuda_codes_kind KIND> struct piece_loader {
+    enum { AT_ONCE = 32 / PIECE, LOADS = ROWS / AT_ONCE };
+    const stream_call &p;
+    piece_of<KIND> *ring;
+    int lane, warp;
+    unsigned tile, piece;
+    const uint4 *w[LOADS];
+    const float *scale;
+
     __device__ __forceinline__ void seek(unsigned t)
     {
-        tile = t;
+        tile = t, piece = warp;
         if (t >= p.tiles)
             return;
 #pragma unroll
-        for (int r = 0; r < 2; r++) {
+        for (int i = 0; i < LOADS; i++) {
             unsigned row;
-            const stream_part &o = find(t, lane / 4 + 8 * r, &row);
+            const stream_part &o = find_row(p, t, AT_ONCE * i + lane / PIECE, &row);
             row = min(row, o.n - 1); /* a row past the end is read again, not written */
-            w[r] = (const uint4 *)o.codes + (size_t)row * p.vectors + lane % 4;
-            scale[r] = o.scale + (size_t)row * p.groups;
+            w[i] = (const uint4 *)o.codes + (size_t)row * p.vectors + lane % PIECE;
+        }
+        if constexpr (KIND == MX_CUDA_CODES_INT4) {
+            unsigned row;
+            const stream_part &o = find_row(p, t, lane / STEPS, &row);
+            scale = o.scale + (size_t)min(row, o.n - 1) * p.groups;
         }
     }
-    __device__ __forceinline__ void load(uint4 code[2], float f[2], unsigned step) const
+    /* The next piece to a place of the ring. */
+    __device__ __forceinline__ void next(unsigned at)
     {
-        bool here = tile < p.tiles && step < p.steps;
-        bool there = here && step * 4 + lane % 4 < p.vectors;
+        if (tile < p.tiles && piece < p.pieces) {
+            const bool there = piece * PIECE + lane % PIECE < p.vectors;
 #pragma unroll
-        for (int r = 0; r < 2; r++) {
-            code[r] = there ? __ldcs(w[r] + step * 4) : make_uint4(0, 0, 0, 0);
-            if (KIND == MX_CUDA_CODES_INT4) /* of a row: lanes without codes have its sums too */
-                f[r] = here ? __ldg(scale[r] + (step >> p.group_shift)) : 0;
-        }
-    }
-    /* Eight numbers of x, the e-th for this lane's codes of a step. */
-    __device__ __forceinline__ uint4 x_of(unsigned at, int e) const
-    {
-        if constexpr (STAGED)
-            return staged[(at * EIGHTS + e) * 4 + lane % 4];
-        const uint16_t *x = p.x + (size_t)min(lane / 4, p.m - 1) * p.k;
-        unsigned v = at * 4 + lane % 4;
-        uint4 zero = {};
-        return v < p.vectors ? pair_up<KIND>(((const uint4 *)x)[v * EIGHTS + e]) : zero;
-    }
-    __device__ __forceinline__ void multiply(const uint4 code[2], const float f[2], unsigned at)
-    {
-        const uint32_t *c0 = (const uint32_t *)&code[0], *c1 = (const uint32_t *)&code[1];
-        float parts[4] = {};
-        float *to = KIND == MX_CUDA_CODES_INT4 ? parts : sum;
-#pragma unroll
-        for (int e = 0; e < EIGHTS; e++) {
-            uint4 v = x_of(at, e);
-            const uint32_t *b = (const uint32_t *)&v;
-            uint32_t a0[4], a1[4];
+            for (int i = 0; i < LOADS; i++) {
+                const int row = AT_ONCE * i + lane / PIECE;
+                copy_ahead<16>(&ring[at].code[row][lane % PIECE ^ row % 2 * 4],
+                               w[i] + (there ? piece * PIECE : 0), there);
+            }
             if constexpr (KIND == MX_CUDA_CODES_INT4) {
-                widen_word<KIND>(a0, c0[e]), widen_word<KIND>(a1, c1[e]);
-            } else {
-                widen_word<KIND>(a0, c0[2 * e]), widen_word<KIND>(a0 + 2, c0[2 * e + 1]);
-                widen_word<KIND>(a1, c1[2 * e]), widen_word<KIND>(a1 + 2, c1[2 * e + 1]);
+                const unsigned step = piece * STEPS + lane % STEPS;
+                const bool has = step * 4 < p.vectors;
+                copy_ahead<4>(&ring[at].scale[lane / STEPS][lane % STEPS],
+                              scale + (has ? step >> p.group_shift : 0), has);
             }
-#pragma unroll
-            for (int j = 0; j < 4; j += 2) {
-                uint32_t a[4] = {a0[j], a1[j], a0[j + 1], a1[j + 1]};
-                mma(to, a, b[j], b[j + 1]);
-            }
+            piece += WARPS;
+            if (piece >= p.pieces)
+                seek(tile + gridDim.x);
         }
-        if constexpr (KIND == MX_CUDA_CODES_INT4)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                sum[e] = fmaf(parts[e], f[e / 2], sum[e]);
+        asm volatile("cp.async.commit_group;" ::: "memory");
     }
 };
 
-/* The vector in shared memory, 0 past its end. */
-template <mx_cuda_codes_kind KIND>
-__device__ __forceinline__ void stage(const stream_call &p, uint4 *to)
+/* The sum of eight numbers, in an order of pairs. */
+__device__ __forceinline__ float sum_of8(uint4 v)
 {
-    constexpr unsigned EIGHTS = in_lane(KIND) / 8;
-#pragma unroll 2
-    for (unsigned i = threadIdx.x; i < p.steps * 4 * EIGHTS; i += 32 * WARPS) {
-        uint4 v = {};
-        if (i < p.k / 8)
-            v = ((const uint4 *)p.x)[i];
-        to[(i / (4 * EIGHTS) * EIGHTS + i % EIGHTS) * 4 + i / EIGHTS % 4] = pair_up<KIND>(v);
-    }
+    return ((low_of(v.x) + high_of(v.x)) + (low_of(v.y) + high_of(v.y))) +
+           ((low_of(v.z) + high_of(v.z)) + (low_of(v.w) + high_of(v.w)));
 }
+
+template <mx_cuda_codes_kind KIND, bool STAGED> struct tile_sums {
+    static constexpr int EIGHTS = in_lane(KIND) / 8; /* vectors of x for one of codes */
+    static constexpr float LESS = -0x1p-70f;         /* -8 in the units of the sums of int4 */
+    const stream_call &p;
+    uint4 *staged;
+    float *offset; /* of int4, one vector: what the sums of a step begin with */
+    int lane, warp;
+    float sum[CHAINS][4];
+
+    /* Eight numbers of x, the e-th for this lane's codes of a step, as they are. */
+    __device__ __forceinline__ uint4 read_x(unsigned step, int e) const
+    {
+        const uint16_t *x = p.x + (size_t)min(lane / 4, p.m - 1) * p.k;
+        unsigned v = step * 4 + lane % 4;
+        uint4 zero = {};
+        return v < p.vectors ? ((const uint4 *)x)[v * EIGHTS + e] : zero;
+    }
+    /* The same, in pairs. */
+    __device__ __forceinline__ uint4 x_of(unsigned step, int e) const
+    {
+        if constexpr (STAGED)
+            return staged[(step * EIGHTS + e) * 4 + lane % 4];
+        return pair_up<KIND>(read_x(step, e));
+    }
+    /* One vector to shared memory, 0 past its end: the warp's pieces, several loads at once. A
+     * step's sum has the order of begin(). */
+    __device__ __forceinline__ void stage()
+    {
+        enum { AT_ONCE = 8, EACH = PIECE * EIGHTS, GO = 32 / EACH };
+        for (unsigned from = warp; from < p.pieces; from += AT_ONCE * GO * WARPS) {
+            uint4 v[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                unsigned at = (from + (i * GO + lane / EACH) * WARPS) * EACH + lane % EACH;
+                v[i] = at < p.k / 8 ? ((const uint4 *)p.x)[at] : make_uint4(0, 0, 0, 0);
+            }
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                unsigned piece = from + (i * GO + lane / EACH) * WARPS, in = lane % EACH;
+                if constexpr (KIND == MX_CUDA_CODES_INT4) {
+                    float all = sum_of8(v[i]);
+#pragma unroll
+                    for (int w = 1; w < 4 * EIGHTS; w *= 2)
+                        all += __shfl_xor_sync(~0u, all, w);
+                    if (piece < p.pieces && in % (4 * EIGHTS) == 0)
+                        offset[piece * STEPS + in / (4 * EIGHTS)] = all * LESS;
+                }
+                if (piece < p.pieces)
+                    staged[piece * EACH + (in / (4 * EIGHTS) * EIGHTS + in % EIGHTS) * 4 +
+                           in / EIGHTS % 4] = pair_up<KIND>(v[i]);
+            }
+        }
+        __syncwarp();
+    }
+    /* What the sums of a step of int4 begin with. */
+    __device__ __forceinline__ void begin(float to[4], unsigned step) const
+    {
+        if constexpr (STAGED) {
+            to[0] = to[1] = to[2] = to[3] = offset[step];
+            return;
+        }
+        float all = (sum_of8(read_x(step, 0)) + sum_of8(read_x(step, 1))) +
+                    (sum_of8(read_x(step, 2)) + sum_of8(read_x(step, 3)));
+        all += __shfl_xor_sync(~0u, all, 1);
+        all = (all + __shfl_xor_sync(~0u, all, 2)) * LESS;
+        to[0] = to[2] = __shfl_sync(~0u, all, lane % 4 * 8);
+        to[1] = to[3] = __shfl_sync(~0u, all, lane % 4 * 8 + 4);
+    }
+    __device__ __forceinline__ void multiply4(const uint4 code[2], const float f[2], unsigned step)
+    {
+        const uint32_t *c0 = (const uint32_t *)&code[0], *c1 = (const uint32_t *)&code[1];
+        float parts[4], more[4] = {};
+        begin(parts, step);
+#pragma unroll
+        for (int e = 0; e < EIGHTS; e++) {
+            const uint32_t low = 0x000f000fu, high = 0x00f000f0u;
+            uint4 v = x_of(step, e);
+            uint32_t a[4] = {c0[e] & low, c1[e] & low, c0[e] & high, c1[e] & high};
+            uint32_t b[4] = {c0[e] >> 8 & low, c1[e] >> 8 & low, c0[e] >> 8 & high,
+                             c1[e] >> 8 & high};
+            mma(parts, a, v.x, v.y);
+            mma(more, b, v.z, v.w);
+        }
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            sum[0][e] = fmaf(parts[e] + more[e], f[e / 2], sum[0][e]);
+    }
+    __device__ __forceinline__ void multiply8(const uint4 code[2], float (&to)[4], unsigned step)
+    {
+        const uint32_t *c0 = (const uint32_t *)&code[0], *c1 = (const uint32_t *)&code[1];
+#pragma unroll
+        for (int e = 0; e < EIGHTS; e++) {
+            uint4 v = x_of(step, e);
+            const uint32_t *b = (const uint32_t *)&v;
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                uint32_t a0[2], a1[2];
+                widen_word<KIND>(a0, c0[2 * e + j]), widen_word<KIND>(a1, c1[2 * e + j]);
+                uint32_t a[4] = {a0[0], a1[0], a0[1], a1[1]};
+                mma(to, a, b[2 * j], b[2 * j + 1]);
+            }
+        }
+    }
+    __device__ __forceinline__ void add(const piece_of<KIND> &from, unsigned piece)
+    {
+        const int row = lane / 4; /* and the one eight further */
+#pragma unroll
+        for (int i = 0; i < STEPS; i++) {
+            const int at = (4 * i + lane % 4) ^ row % 2 * 4;
+            const uint4 code[2] = {from.code[row][at], from.code[row + 8][at]};
+            if constexpr (KIND == MX_CUDA_CODES_INT4) {
+                const float f[2] = {from.scale[row][i], from.scale[row + 8][i]};
+                multiply4(code, f, piece * STEPS + i);
+            } else {
+                multiply8(code, sum[i % CHAINS], piece * STEPS + i);
+            }
+        }
+    }
+};
 
 /* A tile's sums over the warps, to y. */
 template <mx_cuda_codes_kind KIND, bool STAGED>
-__device__ __forceinline__ void finish(const tile_rows<KIND, STAGED> &t, unsigned tile,
+__device__ __forceinline__ void finish(const tile_sums<KIND, STAGED> &t, unsigned tile,
                                        float (*part)[ROWS][VECTORS + 1], float row_scale)
 {
 #pragma unroll
     for (int e = 0; e < 4; e++)
-        part[t.warp][t.lane / 4 + e / 2 * 8][t.lane % 4 * 2 + e % 2] = t.sum[e];
+        part[t.warp][t.lane / 4 + e / 2 * 8][t.lane % 4 * 2 + e % 2] = t.sum[0][e] + t.sum[1][e];
     __syncthreads();
     const int i = threadIdx.x % ROWS, m = threadIdx.x / ROWS;
     unsigned row;
-    const stream_part &o = t.find(tile, i, &row);
+    const stream_part &o = find_row(t.p, tile, i, &row);
     if (m / (32 / ROWS) * (32 / ROWS) >= t.p.m) /* whole warps: see below */
         return;
     const bool ours = m < t.p.m && row < o.n;
@@ -204,8 +331,7 @@ __device__ __forceinline__ void finish(const tile_rows<KIND, STAGED> &t, unsigne
 #pragma unroll
     for (int j = 0; j < WARPS; j++)
         y += part[j][i][m];
-    if (KIND != MX_CUDA_CODES_INT4)
-        y *= row_scale;
+    y *= row_scale;
     if (t.p.h) { /* the other factor is in the lane eight further */
         const float other = __shfl_xor_sync(~0u, y, ROWS / 2);
         if (ours && i < ROWS / 2)
@@ -221,70 +347,68 @@ __device__ __forceinline__ void finish(const tile_rows<KIND, STAGED> &t, unsigne
         ((uint16_t *)o.y)[(size_t)m * o.n + row] = f32_to_bf16(y);
 }
 
-/* The scale of the row whose sum this thread ends. */
-template <mx_cuda_codes_kind KIND, bool STAGED>
-__device__ __forceinline__ float scale_of_row(const tile_rows<KIND, STAGED> &t, unsigned tile)
+/* What the sum that this thread ends is multiplied by. */
+template <mx_cuda_codes_kind KIND>
+__device__ __forceinline__ float scale_of_row(const stream_call &p, unsigned tile)
 {
     unsigned row;
-    if (KIND == MX_CUDA_CODES_INT4 || tile >= t.p.tiles || (int)threadIdx.x >= ROWS * t.p.m)
+    if (KIND == MX_CUDA_CODES_INT4)
+        return 0x1p73f;
+    if (tile >= p.tiles || (int)threadIdx.x >= ROWS * p.m)
         return 0;
-    const stream_part &o = t.find(tile, threadIdx.x % ROWS, &row);
+    const stream_part &o = find_row(p, tile, threadIdx.x % ROWS, &row);
     return row < o.n ? __ldg(o.scale + row) : 0;
 }
 
-/* Steps whose loads are in flight. Their registers decide how many blocks fit on an SM, and that
- * must be what choose() counts on: blocks start as those of the launch before end, so that where
- * more fit than are meant to be there, some SMs get more of them than others. */
-__host__ __device__ constexpr int steps_ahead(mx_cuda_codes_kind kind, int blocks)
+/* Rings, the vector, and offsets of its steps. */
+template <mx_cuda_codes_kind KIND>
+__host__ __device__ constexpr unsigned ring_bytes()
 {
-    return blocks == 2 && kind != MX_CUDA_CODES_INT4 ? 6 : 4;
+    return WARPS * STAGES * sizeof(piece_of<KIND>);
+}
+template <mx_cuda_codes_kind KIND>
+__host__ __device__ constexpr unsigned staged_bytes(unsigned pieces)
+{
+    return pieces * PIECE * in_lane(KIND) * 2;
 }
 
-/* BLOCKS: how many of them fit on an SM, 2 to 4. */
-template <mx_cuda_codes_kind KIND, bool STAGED, int BLOCKS>
+template <mx_cuda_codes_kind KIND, bool STAGED>
 __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     stream_kernel(const __grid_constant__ stream_call p)
 {
-    constexpr int AHEAD = steps_ahead(KIND, BLOCKS);
-    extern __shared__ uint4 staged[];
+    extern __shared__ uint4 room[];
     __shared__ float part[2][WARPS][ROWS][VECTORS + 1]; /* in turn: one barrier a tile is enough */
-    tile_rows<KIND, STAGED> t = {p, staged, (int)threadIdx.x % 32, (int)threadIdx.x / 32};
-    uint4 code[AHEAD][2];
-    float f[AHEAD][2];
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    piece_of<KIND> *ring = (piece_of<KIND> *)room + warp * STAGES;
+    uint4 *staged = room + ring_bytes<KIND>() / sizeof(uint4);
+    float *offset = (float *)(staged + staged_bytes<KIND>(p.pieces) / sizeof(uint4));
+    piece_loader<KIND> ahead = {p, ring, lane, warp};
+    tile_sums<KIND, STAGED> t = {p, staged, offset, lane, warp};
     let_next_start();
-    t.seek(blockIdx.x);
+    ahead.seek(warp < (int)p.pieces ? blockIdx.x : p.tiles);
 #pragma unroll
-    for (int i = 0; i < AHEAD; i++)
-        t.load(code[i], f[i], i * WARPS + t.warp);
-    float row_scale = scale_of_row(t, blockIdx.x);
+    for (int i = 0; i < STAGES; i++)
+        ahead.next(i);
+    float row_scale = scale_of_row<KIND>(p, blockIdx.x);
     wait_for_previous();
-    if constexpr (STAGED) {
-        stage<KIND>(p, staged);
-        __syncthreads();
-    }
-    const unsigned rounds = (p.steps + WARPS * AHEAD - 1) / (WARPS * AHEAD);
-    unsigned turn = 0;
+    if constexpr (STAGED)
+        t.stage();
+    unsigned turn = 0, at = 0;
     for (unsigned tile = blockIdx.x; tile < p.tiles; tile += gridDim.x, turn ^= 1) {
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            t.sum[e] = 0;
+            t.sum[0][e] = t.sum[1][e] = 0;
 #pragma unroll 1
-        for (unsigned r = 0, next; r < rounds; r++) {
-            next = r + 1;
-            if (next == rounds) { /* the loads go on with the next tile */
-                next = 0;
-                t.seek(tile + gridDim.x);
-            }
-#pragma unroll
-            for (int i = 0; i < AHEAD; i++) {
-                const unsigned at = (r * AHEAD + i) * WARPS + t.warp;
-                if (at < p.steps)
-                    t.multiply(code[i], f[i], at);
-                t.load(code[i], f[i], (next * AHEAD + i) * WARPS + t.warp);
-            }
+        for (unsigned piece = warp; piece < p.pieces; piece += WARPS) {
+            asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
+            __syncwarp();
+            t.add(ring[at], piece);
+            __syncwarp();
+            ahead.next(at);
+            at = at + 1 == STAGES ? 0 : at + 1;
         }
         finish(t, tile, part[turn], row_scale);
-        row_scale = scale_of_row(t, tile + gridDim.x);
+        row_scale = scale_of_row<KIND>(p, tile + gridDim.x);
     }
 }
 
@@ -307,36 +431,29 @@ static unsigned shift_of_group(const mx_cuda_codes *w)
     return w->group == w->k ? 31 : shift;
 }
 
-/* More shared memory than that would keep blocks off an SM. */
-enum { MOST_STAGED = 48 << 10 };
+/* More shared memory than that would keep blocks off an SM; with less, of which more than BLOCKS
+ * would fit, some SMs get more blocks than others: they start as those of the launch before end. */
+enum { MOST_STAGED = 48 << 10, MOST_OFFSETS = 4 << 10, LEAST = (228 << 10) / (BLOCKS + 1) - 9216 };
 
-template <mx_cuda_codes_kind KIND, bool STAGED, int BLOCKS>
+template <mx_cuda_codes_kind KIND, bool STAGED>
 static cudaError_t go(const stream_call &p, unsigned blocks, cudaStream_t stream)
 {
-    const unsigned room = STAGED ? p.steps * 64 * in_lane(KIND) / 8 : 0;
-    auto *kernel = stream_kernel<KIND, STAGED, BLOCKS>;
-    cudaError_t e = cudaSuccess;
-    if (STAGED)
-        e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, MOST_STAGED);
+    const unsigned vector = STAGED ? staged_bytes<KIND>(p.pieces) + p.pieces * STEPS * 4 : 0;
+    auto *kernel = stream_kernel<KIND, STAGED>;
+    cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         ring_bytes<KIND>() + MOST_STAGED + MOST_OFFSETS);
+    const unsigned room = max(ring_bytes<KIND>() + vector, (unsigned)LEAST);
     return e == cudaSuccess ? launch_pdl(kernel, blocks, 32 * WARPS, room, stream, p) : e;
 }
 
-/* A block for each tile where two on each SM can have them all; else three on each, which go on
- * from tile to tile. Very many tiles of 8 bits are read a little faster by a block for each, four
- * on an SM, which have nothing to set up. */
+/* As many blocks as are on the chip at once, which go on from tile to tile. */
 template <mx_cuda_codes_kind KIND>
 static cudaError_t choose(const stream_call &p, unsigned sms, cudaStream_t stream)
 {
-    enum { LONG = 8 };
-    const bool staged = p.m == 1 && p.steps * 64 * in_lane(KIND) / 8 <= MOST_STAGED;
-    if (p.tiles <= 2 * sms)
-        return staged ? go<KIND, true, 2>(p, p.tiles, stream)
-                      : go<KIND, false, 2>(p, p.tiles, stream);
-    if constexpr (KIND != MX_CUDA_CODES_INT4)
-        if (p.tiles >= LONG * 4 * sms)
-            return go<KIND, false, 4>(p, p.tiles, stream);
-    const unsigned blocks = min(p.tiles, 3 * sms);
-    return staged ? go<KIND, true, 3>(p, blocks, stream) : go<KIND, false, 3>(p, blocks, stream);
+    const unsigned blocks = min(p.tiles, BLOCKS * sms);
+    return p.m == 1 && staged_bytes<KIND>(p.pieces) <= MOST_STAGED
+               ? go<KIND, true>(p, blocks, stream)
+               : go<KIND, false>(p, blocks, stream);
 }
 
 cudaError_t mx_cuda_dequant_stream(const mx_cuda_dequant *one, int n, const void *x, int m,
@@ -346,7 +463,7 @@ cudaError_t mx_cuda_dequant_stream(const mx_cuda_dequant *one, int n, const void
     int device = 0, sms = 0;
     const mx_cuda_codes &w = one->w;
     p.parts = n, p.m = m, p.x = (const uint16_t *)x, p.k = (unsigned)w.k;
-    p.vectors = p.k / in_lane(w.kind), p.steps = (p.vectors + 3) / 4;
+    p.vectors = p.k / in_lane(w.kind), p.pieces = (p.vectors + PIECE - 1) / PIECE;
     p.groups = (unsigned)(w.k / w.group), p.group_shift = shift_of_group(&w);
     for (int i = 0; i < n; i++) {
         p.one[i] = {one[i].w.codes, one[i].w.scale, one[i].y, (unsigned)one[i].w.n, p.tiles,
