@@ -106,6 +106,10 @@ static mx_status check(mx_invocation *inv, const mx_model_ref *m)
                        "not with %s", name);
     if (!mx_config_bool(inv->config, "symmetric") && strcmp(name, "int4") != 0)
         return mx_fail(MX_USAGE, "symmetric=false goes with quantization=int4, not with %s", name);
+    int64_t group = mx_config_int(inv->config, "group_size");
+    if (group > 0 && (group < 8 || group % 8))
+        return mx_fail(MX_USAGE, "%s is %lld; expected a multiple of 8, or 0",
+                       mx_config_where(inv->config, "group_size"), (long long)group);
     if (!*output)
         return mx_fail(MX_USAGE, "output=DIR is missing: the folder to write");
     if (access(output, F_OK) == 0)
@@ -134,6 +138,7 @@ static mx_status calibrate(mx_invocation *inv, const mx_model_ref *m, mx_quant_w
     mx_calibrate_of of = {.method = gptq ? MX_CALIBRATE_GPTQ : MX_CALIBRATE_SMOOTH, .write = o,
                           .text = text_of(c, &ids), .act_order = mx_config_bool(c, "act_order"),
                           .smoothing = mx_config_float(c, "smoothing"),
+                          .rounds = (int)mx_config_int(c, "calibration_rounds"),
                           .most_bytes = (size_t)mx_config_int(c, "calibration_memory") << 20};
     MX_TRY_OUT(st, mx_calibrate(m, &of, out));
     o->changes = &out->changes;
@@ -165,6 +170,8 @@ static mx_status run(mx_invocation *inv)
     mx_status st;
     MX_TRY_OUT(st, mx_model_ref_open(&m, inv->args[0], inv->home, c));
     MX_TRY_OUT(st, check(inv, &m));
+    if (!o.group)
+        MX_TRY_OUT(st, mx_quant_group(&m.dir, &o, &o.group));
     if (judged)
         MX_TRY_OUT(st, read_text(inv, &m, "eval_text", "eval_tokens", &ids));
     MX_TRY_OUT(st, calibrate(inv, &m, &o, &calibrated));
@@ -197,8 +204,9 @@ static const mx_key keys[] = {
     {"output", MX_KEY_STRING, 0, "", 0,
      "folder to write", 0, MX_KEY_PATH, 0,
      "output=quantized quantization=int8", SEEN},
-    {"group_size", MX_KEY_INT, 0, "128", "8..4096",
-     "of int4: weights of a row under one scale", 0, 0, 0,
+    {"group_size", MX_KEY_INT, 0, "0", "0..4096",
+     "of int4: weights of a row under one scale; 0: 32 for models of less than 1B weights, beyond "
+     "them the largest of 128, 64 and 32 that divides all rows", 0, 0, 0,
      "group_size=32 output=quantized quantization=int4", SEEN},
     {"symmetric", MX_KEY_BOOL, 0, "true", 0,
      "of int4: values lie around 0; false: each group has a zero point of its own too", 0, 0, 0,
@@ -222,6 +230,10 @@ static const mx_key keys[] = {
     {"calibration_memory", MX_KEY_INT, 0, "4096", "1..",
      "gptq: MiB for sums of inputs; with less, matrices are calibrated in more rounds", 0, 0, 0,
      "calibration_memory=1 calibration_text=text.txt calibration=gptq output=quantized "
+     "quantization=int4", CALIBRATES},
+    {"calibration_rounds", MX_KEY_INT, 0, "8", "1..",
+     "gptq: rounds at least; each reads what earlier ones have rounded and makes good their error",
+     0, 0, 0, "calibration_rounds=2 calibration_text=text.txt calibration=gptq output=quantized "
      "quantization=int4", CALIBRATES},
     {"act_order", MX_KEY_BOOL, 0, "true", 0,
      "gptq: columns with the largest inputs are rounded first", "desc_act", 0, 0,

@@ -3,7 +3,8 @@
  * Runs after precision and merging, before autodiff. A matmul of activations and a weight,
  *     y = x w^T        ->       y = scaled_matmul(quantize(x), quantize(w))
  * carries its recipe along, from which its gradient builds the other two (ops/scaled_matmul.c).
- * Activations that several matmuls read are quantized once. Everything else stays in high
+ * Activations that several matmuls read are quantized once. On a mesh a weight is quantized behind
+ * the gather, and activations by each rank for itself. Everything else stays in high
  * precision: the embedding and the head, which are in no layer; norms, softmax and attention, which
  * are no matmuls of a weight; routers, by a rule of their names (exec/quant_config.c).
  *
@@ -96,7 +97,8 @@ const mx_node *mx_weight_of_matmul(const mx_node *n, bool *in_out)
     if (!*in_out && !(s[4] == s[1] && s[3] == s[8]))
         return NULL;
     const mx_node *w = n->in[1];
-    while (w->op == &mx_op_cast || w->op == &mx_op_concat)
+    while (w->op == &mx_op_cast || w->op == &mx_op_concat || w->op == &mx_op_vary ||
+           w->op == &mx_op_all_gather)
         w = w->in[0];
     bool weight = w->op == &mx_op_variable && w->type.ndim == 2 &&
                   ((const mx_var_attr *)w->attr)->kind == MX_VAR_WEIGHT;

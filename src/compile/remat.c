@@ -79,6 +79,10 @@ static bool is_made_again(const mx_node *n)
         return is_made_again(n->in[0]);
     if (n->op == &mx_op_dequantize || n->op == &mx_op_random_uniform)
         return true;
+    if (n->op == &mx_op_output)
+        return is_made_again(n->in[0]);
+    if (n->op == &mx_op_quantize) /* of a gathered weight */
+        return is_made_again(n->in[0]);
     if (n->op == &mx_op_fake_quantize) /* of a weight */
         return is_source(behind_views(n->in[0])) || is_made_again(n->in[0]);
     return n->op == &mx_op_all_gather &&

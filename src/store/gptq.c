@@ -302,7 +302,7 @@ static void rescale_row(const mx_gptq_weight *w, int64_t n, int64_t row, int64_t
     float a = dot(p + first, value, w->group) / *scale;
     float b = dot(g + first, value, w->group) / *scale;
     float next = mx_code_round_scale(*scale + (a > 0 ? b / a : 0)), by = next - *scale;
-    if (!(next > 0) || !(by * (by * a - 2 * b) < 0))
+    if (!(next * *scale > 0) || !(by * (by * a - 2 * b) < 0))
         return;
     *scale = next;
     for (int64_t j = 0; j < w->group; j++)

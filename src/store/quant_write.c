@@ -360,6 +360,24 @@ bool mx_quant_wanted(const mx_quant_write_options *o, const char *name, int ndim
     return is_layer_matrix(o, name, ndim) && o->form->takes(dim[0], dim[1], o->group);
 }
 
+mx_status mx_quant_group(const mx_hf_dir *dir, const mx_quant_write_options *o, int64_t *group)
+{
+    mx_quant_set set = {0};
+    int64_t n = 0;
+    MX_TRY(mx_quant_open(&set, dir));
+    *group = 128;
+    for (int64_t i = 0; i < set.n_tensors; i++) {
+        const mx_quant_tensor *t = &set.tensors[i];
+        n += t->n;
+        while (*group > 32 && is_layer_matrix(o, t->name, t->ndim) && t->dim[1] % *group)
+            *group /= 2;
+    }
+    if (n < 1000000000)
+        *group = 32;
+    mx_quant_close(&set);
+    return MX_OK;
+}
+
 /* A line for the matrices of this name in all layers, once. */
 static void note_unfit(const writing *w, const mx_quant_tensor *t)
 {

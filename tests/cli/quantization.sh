@@ -38,6 +38,14 @@ for q in fp8_rowwise fp8_blockwise te_fp8_currentscaling; do
     expect 0 'really used' train $q 40 quantization=$q
     near $q 0.01
 done
+# on a mesh weights are gathered first, then quantized: with a scale for each block, the numbers of one device
+expect 0 'really used' train once 4 quantization=fp8_blockwise per_device_batch_size=8
+for axis in fsdp data; do
+    expect 0 'quantization: 14 matmuls of layers. weights, 0 left in bfloat16' \
+        train $axis 4 quantization=fp8_blockwise ici_${axis}_parallelism=2
+    awk -v a="$(loss once 4)" -v b="$(loss $axis 4)" 'BEGIN { d = (a - b) / a; exit !(a > 0 && d < 1e-4 && d > -1e-4) }' ||
+        { echo "$0: on a mesh ($axis) the loss is $(loss $axis 4), on one device $(loss once 4)"; bad=1; }
+done
 # by patterns: a file, one key, and sizes that no recipe takes
 cat > "$tmp/mixed.json" << 'END'
 {"*.layers.0.*": "",

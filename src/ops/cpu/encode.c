@@ -103,31 +103,61 @@ static MX_CLONES float weighted_error(const float *x, const float *weight, int64
     return error;
 }
 
-/* int4: the range of the numbers, which holds 0, or less and less of it; the zero point that puts
- * its lower end on the lowest code, and those beside it. */
-static mx_code_grid fit4(const float *x, const float *weight, int64_t n, bool zeros)
+typedef struct {
+    const float *x, *weight;
+    int64_t n;
+    mx_code_grid best;
+    float least; /* its error */
+} search;
+
+static void try_grid(search *s, float scale, float zero)
+{
+    mx_code_grid g = {round_up(scale), (int)within(zero, -8, 7)};
+    float error = weighted_error(s->x, s->weight, s->n, g);
+    if (error < s->least) {
+        s->least = error;
+        s->best = g;
+    }
+}
+
+/* Without zero points: the largest magnitude on the code -8, which has no counterpart among the
+ * positive ones, or nearer to 0; negative scales turn the codes around. */
+static void search_scales(search *s, float amax)
+{
+    enum { CLIPS = 18 };
+    for (int i = 0; i < CLIPS; i++) {
+        float scale = (1.08f - 0.03f * (float)i) * amax / 8;
+        try_grid(s, scale, 0);
+        try_grid(s, -scale, 0);
+    }
+}
+
+/* The range of the numbers, which holds 0, or less and less of it; the zero point that puts its
+ * lower end on the lowest code, and those beside it. */
+static void search_zeros(search *s)
 {
     enum { CLIPS = 16 };
-    float low = 0, high = 0, least = INFINITY, amax = most_of(x, n);
-    mx_code_grid best = {1, 0};
-    for (int64_t i = 0; i < n; i++) {
-        low = fminf(low, x[i]);
-        high = fmaxf(high, x[i]);
+    float low = 0, high = 0;
+    for (int64_t i = 0; i < s->n; i++) {
+        low = fminf(low, s->x[i]);
+        high = fmaxf(high, s->x[i]);
     }
-    for (int i = 0; i < CLIPS && amax > 0; i++) {
-        float part = 1 - 0.03f * (float)i;
-        float s = round_up(part * (zeros ? (high - low) / 15 : amax / 7.5f));
-        float zero = zeros ? rintf(-8 - part * low / s) : 0;
-        for (int k = zeros ? -1 : 0; k <= (zeros ? 1 : 0); k++) {
-            mx_code_grid g = {s, (int)within(zero + (float)k, -8, 7)};
-            float error = weighted_error(x, weight, n, g);
-            if (error < least) {
-                least = error;
-                best = g;
-            }
-        }
+    for (int i = 0; i < CLIPS; i++) {
+        float part = 1 - 0.03f * (float)i, scale = round_up(part * (high - low) / 15);
+        for (int k = -1; k <= 1; k++)
+            try_grid(s, scale, rintf(-8 - part * low / scale) + (float)k);
     }
-    return best;
+}
+
+static mx_code_grid fit4(const float *x, const float *weight, int64_t n, bool zeros)
+{
+    search s = {x, weight, n, {1, 0}, INFINITY};
+    float amax = most_of(x, n);
+    if (amax > 0 && zeros)
+        search_zeros(&s);
+    else if (amax > 0)
+        search_scales(&s, amax);
+    return s.best;
 }
 
 mx_code_grid mx_code_fit(mx_code_kind kind, const float *x, const float *weight, int64_t n,

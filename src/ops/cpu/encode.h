@@ -31,7 +31,8 @@ typedef struct {
 } mx_code_grid;
 
 /* The grid of n numbers. int4: the one of a few whose squared error is least, each number's
- * weighted by `weight` (n), NULL: alike; `zeros`: with a zero point. */
+ * weighted by `weight` (n), NULL: alike; `zeros`: with a zero point; without, the scale may be
+ * negative, so that the code -8 is of use to groups whose largest number is positive. */
 mx_code_grid mx_code_fit(mx_code_kind kind, const float *x, const float *weight, int64_t n,
                          bool zeros);
 /* The bfloat16 number nearest to a scale. */

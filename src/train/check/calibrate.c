@@ -222,12 +222,13 @@ static mx_status round_inputs(const inputs *all, mx_session *s)
     return st;
 }
 
-/* As many inputs as have room, at least one. */
+/* As many inputs as have room and are this round's share, at least one. */
 static int end_of_round(const inputs *all, int first)
 {
     size_t bytes = 0;
-    int i = first;
-    for (; i < all->n; i++) {
+    int i = first, rounds = all->of->rounds > 1 ? all->of->rounds : 1;
+    int end = first + (all->n + rounds - 1) / rounds;
+    for (; i < all->n && i < end; i++) {
         bytes += sizeof(float) * (size_t)(all->in[i].n * all->in[i].n);
         if (i > first && bytes > all->of->most_bytes)
             break;

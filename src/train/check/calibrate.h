@@ -1,9 +1,9 @@
 /* calibrate.h - what a model's matrices read on a text, and weights that are quantized by it.
  *
  *     gptq          rounds each matrix so that its outputs on the text change least
- *                   (store/gptq.h). Matrices are rounded in the order of the model, as many at a
- *                   time as the sums of their inputs fit `most_bytes`; later ones read what the
- *                   rounded ones give.
+ *                   (store/gptq.h). Matrices are rounded in the order of the model, in `rounds` or
+ *                   more, as many at a time as the sums of their inputs fit `most_bytes`; later
+ *                   rounds read what the rounded ones give, and make good some of their error.
  *     smoothquant   moves the range of a matrix's inputs into the matrix: input j is divided by
  *                   s_j = amax(x_j)^a / amax(w_j)^(1 - a), column j multiplied by it. The division
  *                   is a part of the norm, or of the rows of the matrix, that the input comes from.
@@ -28,6 +28,7 @@ typedef struct {
     bool act_order;      /* gptq */
     double smoothing;    /* smoothquant: a */
     size_t most_bytes;   /* gptq: sums of inputs at a time */
+    int rounds;          /* gptq: at least so many, where there are as many inputs */
 } mx_calibrate_of;
 
 typedef struct {
