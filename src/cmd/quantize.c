@@ -88,15 +88,19 @@ static mx_status check_calibration(const mx_config *c)
 static const mx_quant_form *form_of(const mx_config *c)
 {
     const char *name = mx_config_text(c, "quantization");
-    bool zeros = strcmp(name, "int4") == 0 && !mx_config_bool(c, "symmetric");
-    return mx_quant_form_find(zeros ? "int4_asymmetric" : name);
+    if (strcmp(name, "int4") == 0 && !mx_config_bool(c, "symmetric"))
+        return mx_quant_form_find("int4_asymmetric");
+    if (strcmp(name, "int8") == 0 && mx_config_bool(c, "quantize_activations"))
+        return mx_quant_form_find("int8_w8a8");
+    return mx_quant_form_find(name);
 }
 
 static mx_status check(mx_invocation *inv, const mx_model_ref *m)
 {
     const char *output = mx_config_text(inv->config, "output");
     const char *name = mx_config_text(inv->config, "quantization");
-    if (!form_of(inv->config) || strcmp(name, "int4_asymmetric") == 0)
+    bool inner = strcmp(name, "int4_asymmetric") == 0 || strcmp(name, "int8_w8a8") == 0;
+    if (!form_of(inv->config) || inner)
         return mx_fail(MX_USAGE, "%s: weights are stored as quantization=fp8, fp8_blockwise, int8, "
                        "int4 or nf4, not as `%s`", mx_config_where(inv->config, "quantization"),
                        name);

@@ -233,6 +233,33 @@ static bool read_shape(pairing *p, const mx_st_tensor *t, const mx_st_tensor *sh
     return good;
 }
 
+/* A weight that its own file has opened, or has said why not. */
+static bool opened(pairing *p, const mx_st_tensor *t, mx_status st)
+{
+    bool fine = !st;
+    if (st)
+        complain(p, t->name, "%s", mx_status_text(st));
+    mx_status_free(st);
+    return fine;
+}
+
+/* X_g_idx: the group of each column, whatever its place (llm-compressor's actorder "group"). */
+static bool read_groups(pairing *p, mx_quant_tensor *w)
+{
+    const mx_st_tensor *t = w->group_of;
+    mx_arena scratch = {0};
+    bool good = t->dtype == MX_ST_I32 && t->n == w->cols && w->n_matrices == 1;
+    int32_t *at = MX_NEW_N(&scratch, int32_t, good ? w->cols : 1);
+    mx_status st = good ? mx_st_read(t, 0, w->cols, MX_ST_I32, at, NULL) : MX_OK;
+    for (int64_t c = 0; good && !st && c < w->cols; c++)
+        good = at[c] >= 0 && at[c] < w->scale_cols;
+    if (!good)
+        complain(p, t->name, "expected an I32 for each of %" PRId64 " columns, below %" PRId64,
+                 w->cols, w->scale_cols);
+    mx_arena_fini(&scratch);
+    return opened(p, t, st) && good;
+}
+
 static int find_bits(const pairing *p, int64_t words, int64_t cols)
 {
     static const int known[] = {4, 8};
@@ -247,12 +274,8 @@ static bool pair_packed(pairing *p, const mx_st_tensor *t, mx_quant_tensor *w)
     const mx_st_tensor *shape = sibling(p, w->name, "_shape");
     int64_t dim[MX_ST_MAX_DIM], words = t->ndim ? t->dim[t->ndim - 1] : 0;
     w->kind = MX_QUANT_PACKED;
-    if (t->ndim < 2 || t->dtype != MX_ST_I32 || !shape || sibling(p, w->name, "_g_idx")) {
-        complain(p, t->name,
-                 !shape ? "its _shape is missing"
-                 : t->ndim < 2 || t->dtype != MX_ST_I32
-                     ? "expected an I32 matrix"
-                     : "reordered groups (_g_idx) are not supported");
+    if (t->ndim < 2 || t->dtype != MX_ST_I32 || !shape) {
+        complain(p, t->name, !shape ? "its _shape is missing" : "expected an I32 matrix");
         return false;
     }
     if (!read_shape(p, t, shape, dim))
@@ -274,7 +297,8 @@ static bool pair_packed(pairing *p, const mx_st_tensor *t, mx_quant_tensor *w)
         complain(p, w->zero->name, "zero points that do not fit their weight");
         return false;
     }
-    return true;
+    w->group_of = sibling(p, w->name, "_g_idx");
+    return !w->group_of || read_groups(p, w);
 }
 
 /* DeepSeek V4's: the scales of X.weight are X.scale. */
@@ -284,12 +308,43 @@ static const mx_st_tensor *scale_beside(pairing *p, const char *weight)
     return stem ? sibling(p, stem, ".scale") : NULL;
 }
 
+/* bitsandbytes' int8: what is beside X.weight is X.SCB and X.weight_format. */
+static const mx_st_tensor *row_maxima(pairing *p, const char *weight)
+{
+    const char *stem = stem_of(p, weight, ".weight");
+    return stem ? sibling(p, stem, ".SCB") : NULL;
+}
+
+static bool is_part_of_int8(pairing *p, const mx_st_tensor *t)
+{
+    const char *stem = stem_of(p, t->name, ".SCB");
+    stem = stem ? stem : stem_of(p, t->name, ".weight_format");
+    const mx_st_tensor *w = stem ? sibling(p, stem, ".weight") : NULL;
+    return w && w->dtype == MX_ST_I8;
+}
+
+static bool pair_int8(pairing *p, const mx_st_tensor *t, mx_quant_tensor *w)
+{
+    const char *stem = stem_of(p, t->name, ".weight");
+    const mx_st_tensor *format = sibling(p, stem, ".weight_format");
+    uint8_t order = 0; /* 0: rows as they are; others are GPUs' tiles of old versions */
+    if (format && !opened(p, t, mx_st_read(format, 0, 1, MX_ST_U8, &order, NULL)))
+        return false;
+    if (order != 0 || w->scale->n != (t->ndim == 2 ? t->dim[0] : -1)) {
+        complain(p, t->name, order ? "its .weight_format is %d; rows as they are (0) are read"
+                                   : "its .SCB does not have a number for each row", order);
+        return false;
+    }
+    w->scale_unit = 1 / 127.f;
+    return pair_scaled(p, t, w);
+}
+
 /* Whether t is a part of a weight that another tensor stands for. */
 static bool is_part(pairing *p, const mx_st_tensor *t)
 {
     static const char *const of_packed[] = {"_scale", "_shape", "_zero_point", "_g_idx"};
     const char *stem;
-    if (mx_quant_nf4_is_part(p->dir, t->name) ||
+    if (mx_quant_nf4_is_part(p->dir, t->name) || is_part_of_int8(p, t) ||
         (p->hints.has_gptq && mx_quant_gptq_is_part(p->dir, t->name)))
         return true;
     for (size_t i = 0; i < sizeof of_packed / sizeof *of_packed; i++)
@@ -306,16 +361,6 @@ static bool is_part(pairing *p, const mx_st_tensor *t)
         return w && (is_fp8(w) || w->dtype == MX_ST_I8);
     }
     return false;
-}
-
-/* A weight that its own file has opened, or has said why not. */
-static bool opened(pairing *p, const mx_st_tensor *t, mx_status st)
-{
-    bool fine = !st;
-    if (st)
-        complain(p, t->name, "%s", mx_status_text(st));
-    mx_status_free(st);
-    return fine;
 }
 
 /* Makes the weight that t stands for, or complains. False: t is no weight or is wrong. */
@@ -361,9 +406,14 @@ static bool pair_one(pairing *p, const mx_st_tensor *t, mx_quant_tensor *w)
                  mx_st_dtype_name(t->dtype), t->name);
         return false;
     }
-    w->scale = NULL;
+    w->scale = t->dtype == MX_ST_I8 ? row_maxima(p, t->name) : NULL;
+    if (w->scale)
+        return !is_empty(p, t, w->scale) && pair_int8(p, t, w);
     set_shape(w, t->ndim, t->dim);
-    return true;
+    if (t->dtype != MX_ST_I8 || t->ndim != 2 || !stem_of(p, t->name, ".weight"))
+        return true;
+    complain(p, t->name, "I8 without scales (%s_scale or .SCB is missing)", t->name);
+    return false;
 }
 
 static int by_name(const void *a, const void *b)

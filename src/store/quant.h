@@ -8,13 +8,16 @@
  *     scaled   X F8_E4M3 / F8_E5M2 / I8 (..., R, C)          X[r, c] * s[r / br, c / bc]
  *              X_scale_inv or X_scale, a grid of scales      (DeepSeek V3, Kimi K2: 128 x 128
  *              Y.weight, Y.scale: the same (DeepSeek V4)     blocks, the last cut short)
+ *              Y.weight I8, Y.SCB F32 (R): a row's largest   X[r, c] * SCB[r] / 127
+ *              magnitude (bitsandbytes' int8)
  *     mxfp4    X_blocks U8 (..., R, G, 16), two E2M1 each,   value[nibble] * 2^(scale - 127)
  *              X_scales U8 (..., R, G)  (GPT-OSS)            (..., 32 G, R) for experts:
  *                                                            transposed, as transformers has them
  *              Y.weight I8 (R, 16 G), Y.scale F8_E8M0        (R, 32 G)
  *              (R, G)  (experts of DeepSeek V4)
  *     packed   X_packed I32 (..., R, C * bits / 32)          (q - 2^(bits-1) - zero) * s[r, c / g]
- *              X_scale, X_shape, perhaps X_zero_point        for groups of g columns
+ *              X_scale, X_shape, perhaps X_zero_point        for groups of g columns, or group
+ *              and X_g_idx                                   g_idx[c] for column c
  *              (compressed-tensors, 4 and 8 bits)
  *     nf4      X U8, X.absmax, X.quant_map...                map[nibble] * absmax of 64, in order
  *              (bitsandbytes: quant_nf4.h)
@@ -46,6 +49,8 @@ struct mx_quant_tensor {
     int64_t dim[MX_ST_MAX_DIM]; /* of the weight as it is meant */
     int64_t n;
     const mx_st_tensor *data, *scale, *zero; /* borrows; scale and zero may be NULL */
+    const mx_st_tensor *group_of;            /* packed: of each column; NULL: side by side */
+    float scale_unit;                        /* what scales are multiples of; 0: of 1 */
     int64_t n_matrices, rows, cols;          /* of the stored matrices, unpacked */
     int64_t scale_rows, scale_cols;          /* the grid of scales of one matrix */
     int64_t block_rows, block_cols;          /* of weights under one scale */

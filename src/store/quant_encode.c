@@ -20,10 +20,11 @@ static bool has_codes(const rows *r)
     const mx_quant_tensor *t = r->from->t;
     mx_dtype d = r->v->type.dtype;
     if (r->from->numbers || t->n_matrices != 1 || t->transposed || t->scale_cols != r->groups ||
-        t->block_rows != 1 || (t->scale && t->scale->dtype == MX_ST_U8))
+        t->block_rows != 1 || t->group_of || (t->scale && t->scale->dtype == MX_ST_U8))
         return false;
     if (t->kind == MX_QUANT_PACKED)
-        return d == MX_U8 && t->bits == 4 && !t->zero;
+        return !t->zero && ((d == MX_U8 && t->bits == 4) ||
+                            (d == MX_I8 && t->bits == 8 && t->cols % 4 == 0));
     return t->kind == MX_QUANT_SCALED && ((d == MX_I8 && t->data->dtype == MX_ST_I8) ||
                                           (d == MX_F8_E4M3 && t->data->dtype == MX_ST_F8_E4M3));
 }
@@ -33,8 +34,14 @@ static mx_status take_codes(const rows *r, int64_t from, int64_t n)
     const mx_st_tensor *d = r->from->t->data;
     int64_t each = d->dim[d->ndim - 1];
     MX_TRY(mx_st_read(d, from * each, n * each, d->dtype, r->q, NULL));
-    return mx_st_read(r->from->t->scale, from * r->groups, n * r->groups, MX_ST_F32, r->scale,
-                      NULL);
+    bool raised = r->from->t->kind == MX_QUANT_PACKED && r->from->t->bits == 8; /* by 128 */
+    for (int64_t i = 0; raised && i < n * r->cols; i++)
+        r->q[i] ^= 0x80;
+    MX_TRY(mx_st_read(r->from->t->scale, from * r->groups, n * r->groups, MX_ST_F32, r->scale,
+                      NULL));
+    for (int64_t i = 0; r->from->t->scale_unit > 0 && i < n * r->groups; i++)
+        r->scale[i] *= r->from->t->scale_unit;
+    return MX_OK;
 }
 
 mx_status mx_quantized_numbers(const mx_quantized_source *from, int64_t first, int64_t n,

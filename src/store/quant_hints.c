@@ -190,9 +190,6 @@ static mx_status read_method(mx_quant_hints *h, const json_t *c)
     for (size_t i = 0; i < sizeof of_method / sizeof *of_method; i++)
         if (strcmp(of_method[i].method, h->method) == 0)
             MX_TRY(check(c, "quantization_config", &of_method[i]));
-    if (json_is_true(json_object_get(c, "load_in_8bit")))
-        return mx_fail(MX_INPUT, "quantization_config: bitsandbytes' load_in_8bit is not read, "
-                       "4 bits are; use the model's unquantised weights");
     return MX_OK;
 }
 

@@ -26,6 +26,7 @@ typedef struct {
     uint8_t *raw;   /* the stored bytes of a panel, or of the matrix when transposed */
     size_t raw_bytes;
     uint32_t *zero; /* packed along the rows: (ceil(rows * bits / 32), scale_cols) */
+    int32_t *group_of; /* (cols); NULL: groups lie side by side */
     float *panel;
 } reader;
 
@@ -34,6 +35,7 @@ static void finish(reader *r)
     mx_free(r->scale);
     mx_free(r->raw);
     mx_free(r->zero);
+    mx_free(r->group_of);
     mx_free(r->panel);
 }
 
@@ -51,6 +53,12 @@ static mx_status read_scales(reader *r, int64_t matrix)
     MX_TRY(mx_st_read(t->scale, matrix * n, n, MX_ST_F32, r->scale, NULL));
     for (int64_t i = 0; t->scale->dtype == MX_ST_U8 && i < n; i++)
         r->scale[i] = exponent_value((uint8_t)r->scale[i]);
+    for (int64_t i = 0; t->scale_unit > 0 && i < n; i++)
+        r->scale[i] *= t->scale_unit;
+    if (t->group_of && !r->group_of) {
+        MX_TRY(mx_alloc((void **)&r->group_of, (size_t)t->cols * 4, t->group_of->name));
+        MX_TRY(mx_st_read(t->group_of, 0, t->cols, MX_ST_I32, r->group_of, NULL));
+    }
     if (t->zero && !r->zero) {
         MX_TRY(mx_alloc((void **)&r->zero, (size_t)t->zero->n * 4, t->zero->name));
         MX_TRY(mx_st_read(t->zero, 0, t->zero->n, MX_ST_I32, r->zero, NULL));
@@ -185,12 +193,26 @@ MX_CLONES static void packed_row(const reader *r, const uint8_t *raw, int64_t ro
     }
 }
 
+/* The same where columns of a group are anywhere. */
+static void reordered_row(const reader *r, const uint8_t *raw, int64_t row, float *out)
+{
+    const mx_quant_tensor *t = r->t;
+    for (int64_t c = 0; c < t->cols; c++) {
+        int32_t g = r->group_of[c];
+        int q = t->bits == 8 ? raw[c] : raw[c / 2] >> c % 2 * 4 & 15;
+        out[c] = (float)(q - packed_minus(r, row, g)) *
+                 r->scale[row / t->block_rows * t->scale_cols + g];
+    }
+}
+
 static void one_row(const reader *r, const uint8_t *raw, int64_t row, float *out)
 {
     if (r->t->kind == MX_QUANT_SCALED)
         scaled_row(r, raw, row, out);
     else if (r->t->kind == MX_QUANT_MXFP4)
         mxfp4_row(r, raw, row, out);
+    else if (r->group_of)
+        reordered_row(r, raw, row, out);
     else
         packed_row(r, raw, row, out);
 }

@@ -23,6 +23,7 @@ typedef struct {
     int64_t rows, cols, group;
     float *x;
     bool zeros;                   /* groups have zero points */
+    const char *dtype;            /* of the model, as its config.json says it */
     const mx_quant_change *given; /* its codes and scales are taken as they are; NULL: none */
     void *part[MAX_PARTS];
     size_t bytes[MAX_PARTS];
@@ -118,6 +119,29 @@ static void make_int8(made *m)
     make_rows(m, MX_CODE_INT8);
 }
 
+/* Codes in words, as loaders expect weights whose activations are not quantized. */
+static int word_dims(const made *m, int i, int64_t dim[2])
+{
+    dim[0] = i == 2 ? 2 : m->rows;
+    dim[1] = i ? 1 : m->cols / 4;
+    return i == 2 ? 1 : 2;
+}
+
+static bool whole_words(int64_t rows, int64_t cols, int64_t group)
+{
+    (void)group;
+    return rows > 0 && cols > 0 && cols % 4 == 0;
+}
+
+static void make_words(made *m)
+{
+    uint8_t *q = m->part[0];
+    make_rows(m, MX_CODE_INT8);
+    for (int64_t i = 0; i < m->rows * m->cols; i++)
+        q[i] ^= 0x80;
+    memcpy(m->part[2], (int64_t[]){m->rows, m->cols}, 2 * sizeof(int64_t));
+}
+
 /* --- blocks of 128 x 128 --- */
 
 static int block_dims(const made *m, int i, int64_t dim[2])
@@ -190,8 +214,8 @@ static void make_packed(made *m)
 
 static void nf4_state(const made *m, char *text, size_t cap)
 {
-    snprintf(text, cap, "{\"quant_type\": \"nf4\", \"blocksize\": %d, \"dtype\": \"bfloat16\", "
-             "\"shape\": [%" PRId64 ", %" PRId64 "]}", MX_NF4_BLOCK, m->rows, m->cols);
+    snprintf(text, cap, "{\"quant_type\": \"nf4\", \"blocksize\": %d, \"dtype\": \"%s\", "
+             "\"shape\": [%" PRId64 ", %" PRId64 "]}", MX_NF4_BLOCK, m->dtype, m->rows, m->cols);
 }
 
 static int nf4_dims(const made *m, int i, int64_t dim[2])
@@ -230,8 +254,11 @@ static void make_nf4(made *m)
 static const mx_quant_form forms[] = {
     {"fp8", "compressed-tensors", "float-quantized",
      {{"", MX_ST_F8_E4M3}, {"_scale", MX_ST_BF16}}, 2, 8, true, row_dims, any_size, make_fp8},
-    {"int8", "compressed-tensors", "int-quantized", {{"", MX_ST_I8}, {"_scale", MX_ST_BF16}}, 2, 8,
-     false, row_dims, any_size, make_int8},
+    {"int8", "compressed-tensors", "pack-quantized",
+     {{"_packed", MX_ST_I32}, {"_scale", MX_ST_BF16}, {"_shape", MX_ST_I64}}, 3, 8, false,
+     word_dims, whole_words, make_words},
+    {"int8_w8a8", "compressed-tensors", "int-quantized", {{"", MX_ST_I8}, {"_scale", MX_ST_BF16}},
+     2, 8, false, row_dims, any_size, make_int8},
     {"int4", "compressed-tensors", "pack-quantized",
      {{"_packed", MX_ST_I32}, {"_scale", MX_ST_BF16}, {"_shape", MX_ST_I64}}, 3, 4, false,
      packed_dims, whole_groups, make_packed},
@@ -274,6 +301,7 @@ typedef struct {
 typedef struct {
     const mx_quant_write_options *o;
     const mx_quant_tensor *held;
+    const char *dtype; /* of the model */
     made m;
     mx_quant_written *out;
 } writing;
@@ -290,7 +318,7 @@ static void let_go(writing *w)
 static made sized(const writing *w, const mx_quant_tensor *t)
 {
     return (made){.rows = t->dim[0], .cols = t->dim[1], .group = w->o->group,
-                  .zeros = mx_quant_form_zeros(w->o->form)};
+                  .zeros = mx_quant_form_zeros(w->o->form), .dtype = w->dtype};
 }
 
 /* Elements of a weight as they are to be quantized or copied. */
@@ -445,7 +473,7 @@ static json_t *numbers_of(const mx_quant_form *f, const char *strategy, int64_t 
 }
 
 /* quantization_config of config.json. Takes `ignore`. */
-static json_t *config_of(const mx_quant_write_options *o, json_t *ignore)
+static json_t *config_of(const mx_quant_write_options *o, json_t *ignore, const char *dtype)
 {
     const mx_quant_form *f = o->form;
     if (strcmp(f->method, "fp8") == 0)
@@ -455,7 +483,7 @@ static json_t *config_of(const mx_quant_write_options *o, json_t *ignore)
     if (strcmp(f->method, "bitsandbytes") == 0)
         return json_pack("{s:s, s:b, s:b, s:s, s:b, s:s, s:s, s:o}", "quant_method", f->method,
                          "load_in_4bit", 1, "load_in_8bit", 0, "bnb_4bit_quant_type", "nf4",
-                         "bnb_4bit_use_double_quant", 0, "bnb_4bit_compute_dtype", "bfloat16",
+                         "bnb_4bit_use_double_quant", 0, "bnb_4bit_compute_dtype", dtype,
                          "bnb_4bit_quant_storage", "uint8", "llm_int8_skip_modules", ignore);
     bool groups = f->bits == 4;
     json_t *group = json_pack("{s:[s], s:o}", "targets", "Linear", "weights",
@@ -468,12 +496,21 @@ static json_t *config_of(const mx_quant_write_options *o, json_t *ignore)
                      "config_groups", "group_0", group);
 }
 
+/* What whoever loads the directory computes in. */
+static const char *dtype_of(const json_t *config)
+{
+    const char *dtype = json_string_value(json_object_get(config, "dtype"));
+    dtype = dtype ? dtype : json_string_value(json_object_get(config, "torch_dtype"));
+    bool known = dtype && (strcmp(dtype, "float32") == 0 || strcmp(dtype, "float16") == 0);
+    return known ? dtype : "bfloat16";
+}
+
 mx_status mx_quant_write(const mx_hf_dir *dir, const char *to, const mx_quant_write_options *o,
                          mx_quant_written *out)
 {
     mx_arena a = {0};
     mx_quant_set set = {0};
-    writing w = {.o = o, .out = out};
+    writing w = {.o = o, .out = out, .dtype = dtype_of(dir->config)};
     char *text = NULL;
     *out = (mx_quant_written){0};
     json_t *ignore = json_array(), *config = json_deep_copy(dir->config);
@@ -488,7 +525,7 @@ mx_status mx_quant_write(const mx_hf_dir *dir, const char *to, const mx_quant_wr
         MX_TRY_OUT(st, mx_fail(MX_INPUT, "%s has no weight that %s takes%s", dir->path,
                                o->form->name,
                                *out->unfit ? "; their rows are no multiple of group_size" : ""));
-    json_object_set_new(config, "quantization_config", config_of(o, json_incref(ignore)));
+    json_object_set_new(config, "quantization_config", config_of(o, json_incref(ignore), w.dtype));
     text = json_dumps(config, JSON_INDENT(2) | JSON_SORT_KEYS);
     mx_hf_extra *extra = MX_NEW_N(&a, mx_hf_extra, o->n_more + 1);
     if (o->n_more)

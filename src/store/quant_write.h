@@ -3,7 +3,9 @@
  *
  *     form            stored for X.weight (R, C)                               read as
  *     fp8             F8_E4M3; weight_scale BF16 (R, 1)                        compressed-tensors
- *     int8            I8; weight_scale BF16 (R, 1)                             compressed-tensors
+ *     int8            weight_packed I32 (R, C / 4), low byte first, 128 added; compressed-tensors
+ *                     weight_scale BF16 (R, 1); weight_shape I64 (2)
+ *     int8_w8a8       I8; weight_scale BF16 (R, 1); 8-bit activations as well  compressed-tensors
  *     int4            weight_packed I32 (R, C / 8), low nibble first;          compressed-tensors
  *                     weight_scale BF16 (R, C / group); weight_shape I64 (2)
  *     int4_asymmetric the same; weight_zero_point I32 (R / 8, C / group),      compressed-tensors

@@ -39,7 +39,7 @@ less() { # WHAT A B: A < B
 expect 0 'really used' train wide 80 $small
 # calibration does better than the nearest codes, in one round and in several
 nearest=$(after wide nearest)
-for keys in act_order=true act_order=false calibration_memory=1; do
+for keys in act_order=true act_order=false calibration_memory=1 calibration_rounds=2; do
     gptq=$(after wide "gptq-$keys" calibration=gptq calibration_text="$tmp/more" calibration_tokens=1024 $keys)
     less "perplexity by GPTQ ($keys) and of the nearest codes" "$gptq" "$nearest"
 done

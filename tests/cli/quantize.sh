@@ -37,8 +37,11 @@ model=$tmp/nf4
 expect 0 'weights quantized' q again quantization=nf4
 cmp "$tmp/nf4/model.safetensors" "$tmp/again/model.safetensors" || bad=1
 model=tests/fixtures/models/qwen3
+# weights alone lie in words, with activations as bytes: loaders of compressed-tensors expect one or the other
+grep -q '"format": "pack-quantized"' "$tmp/int8/config.json" || { echo "$0: int8 is not in words"; bad=1; }
 grep -q '"input_activations": null' "$tmp/int8/config.json" || { echo "$0: int8 asks for activations"; bad=1; }
 expect 0 'weights quantized' q w8a8 quantization=int8 quantize_activations=true
+grep -q '"format": "int-quantized"' "$tmp/w8a8/config.json" || { echo "$0: w8a8 is not in bytes"; bad=1; }
 grep -q '"dynamic": true' "$tmp/w8a8/config.json" || { echo "$0: w8a8 does not ask for activations"; bad=1; }
 expect 0 '7 weights quantized' q some quantization=int8 keep='*.layers.1.*'
 # perplexity, of a model of bytes
@@ -81,6 +84,9 @@ expect 2 'weights are stored as quantization=fp8' q no quantization=fp8_rowwise
 expect 2 'weights are stored as quantization=fp8' q no
 expect 2 'is there already' q some quantization=int8
 expect 2 'goes with quantization=fp8 or int8, not with nf4' q no quantization=nf4 quantize_activations=true
+expect 2 'group_size=12 is 12; expected a multiple of 8, or 0' q no quantization=int4 group_size=12
+expect 0 'weights quantized' q chosen quantization=int4
+grep -q '"group_size": 32' "$tmp/chosen/config.json" || { echo "$0: the group of a small model is not 32"; bad=1; }
 model=tests/fixtures/models/gpt2
 expect 3 'GPT-2 stores its matrices (in, out)' q no quantization=int8
 model=qwen3-0.6b

@@ -125,7 +125,7 @@ MX_TEST(quant_broken_tensors_are_named)
          {{"b.weight_packed", MX_ST_I32, 2, {4, 4}},
           {"b.weight_scale", MX_ST_BF16, 2, {4, 1}},
           {"b.weight_shape", MX_ST_I64, 1, {3}}}},
-        {"_g_idx",
+        {"b.weight_shape: does not fit",
          4,
          {{"b.weight_packed", MX_ST_I32, 2, {4, 4}},
           {"b.weight_scale", MX_ST_BF16, 2, {4, 1}},
@@ -178,7 +178,7 @@ MX_TEST(quant_config_values_are_checked)
         {"{\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":-2}", "group_size is -2; expected"},
         {"{\"quant_method\":\"awq\",\"bits\":8}", "awq with 8 bits; 4 are read"},
         {"{\"quant_method\":\"bitsandbytes\",\"load_in_4bit\":1}", "expected true or false"},
-        {"{\"load_in_8bit\":true}", "load_in_8bit is not read"},
+        {"{\"load_in_8bit\":1}", "load_in_8bit is 1; expected"},
         {"{\"quant_method\":\"compressed-tensors\",\"format\":\"nvfp4-pack-quantized\"}",
          "format is \"nvfp4-pack-quantized\"; expected one of: pack-quantized"},
         {"{" CT "[1]}", "config_groups is [1]; expected an object"},
@@ -288,6 +288,100 @@ MX_TEST(quant_gptq_and_awq_are_read)
                               "\"bits\":3}}", bad, 3), "gptq with 3 bits");
     for (int i = 0; i < 4; i++)
         test_dir_remove(&d[i]);
+}
+
+typedef struct {
+    mx_hf_dir dir;
+    mx_quant_set set;
+    mx_status st; /* of opening the set */
+} written;
+
+static void write_and_open(written *w, const test_dir *d, const mx_st_source *src, int n)
+{
+    const char config[] = "{\"quantization_config\":{\"quant_method\":\"compressed-tensors\"}}";
+    mx_hf_extra extra = {.name = "config.json", .data = config, .n_bytes = strlen(config)};
+    MX_CHECK_OK(mx_hf_save(d->path, src, n, &extra, 1, NULL));
+    MX_CHECK_OK(mx_hf_dir_open(&w->dir, d->path, MX_HF_ALL));
+    w->st = mx_quant_open(&w->set, &w->dir);
+}
+
+static void close_written(written *w)
+{
+    mx_quant_close(&w->set);
+    mx_hf_dir_close(&w->dir);
+}
+
+/* bitsandbytes' int8: the largest magnitude of a row stands for 127. Without it bytes are no weight.
+ */
+MX_TEST(quant_int8_of_bitsandbytes_is_read)
+{
+    int8_t codes[2][4] = {{127, -127, 0, 64}, {1, 2, -3, 127}};
+    float most[2] = {254, 12.7f}, got[8];
+    uint8_t order = 0;
+    mx_st_source src[3] = {{"a.weight", MX_ST_I8, 2, {2, 4}, codes, 0},
+                           {"a.SCB", MX_ST_F32, 1, {2}, most, 0},
+                           {"a.weight_format", MX_ST_U8, 1, {1}, &order, 0}};
+    test_dir d[4];
+    written w;
+    for (int i = 0; i < 4; i++)
+        test_dir_make(&d[i]);
+    write_and_open(&w, &d[0], src, 3);
+    MX_CHECK_OK(w.st);
+    const mx_quant_tensor *t = mx_quant_find(&w.set, "a.weight");
+    MX_CHECK(t && w.set.n_tensors == 1);
+    MX_CHECK_OK(mx_quant_read(t, 0, 8, MX_ST_F32, got, NULL));
+    for (int i = 0; i < 8; i++)
+        MX_CHECK(got[i] == (float)codes[i / 4][i % 4] * (most[i / 4] * (1 / 127.f)), "%d: %g", i,
+                 (double)got[i]);
+    close_written(&w);
+    write_and_open(&w, &d[1], src, 1);
+    MX_CHECK_ERROR(w.st, "a.weight: I8 without scales");
+    close_written(&w);
+    order = 2;
+    write_and_open(&w, &d[2], src, 3);
+    MX_CHECK_ERROR(w.st, "its .weight_format is 2");
+    close_written(&w);
+    src[1].dim[0] = 1;
+    write_and_open(&w, &d[3], src, 2);
+    MX_CHECK_ERROR(w.st, "its .SCB does not have a number for each row");
+    close_written(&w);
+    for (int i = 0; i < 4; i++)
+        test_dir_remove(&d[i]);
+}
+
+/* Columns of a group that lie anywhere, as llm-compressor's actorder "group" stores them. */
+MX_TEST(quant_reordered_groups_are_read)
+{
+    uint32_t words[2][2] = {{0x76543210, 0xfedcba98}, {0x01234567, 0x89abcdef}};
+    float scales[2][2] = {{1, 2}, {0.5f, -4}}, got[32];
+    int64_t shape[2] = {2, 16};
+    int32_t group_of[16];
+    for (int c = 0; c < 16; c++)
+        group_of[c] = c % 3 == 0;
+    mx_st_source src[4] = {{"a.weight_packed", MX_ST_I32, 2, {2, 2}, words, 0},
+                           {"a.weight_scale", MX_ST_F32, 2, {2, 2}, scales, 0},
+                           {"a.weight_shape", MX_ST_I64, 1, {2}, shape, 0},
+                           {"a.weight_g_idx", MX_ST_I32, 1, {16}, group_of, 0}};
+    test_dir d[2];
+    written w;
+    test_dir_make(&d[0]);
+    test_dir_make(&d[1]);
+    write_and_open(&w, &d[0], src, 4);
+    MX_CHECK_OK(w.st);
+    const mx_quant_tensor *t = mx_quant_find(&w.set, "a.weight");
+    MX_CHECK(t && w.set.n_tensors == 1 && t->n == 32);
+    MX_CHECK_OK(mx_quant_read(t, 0, 32, MX_ST_F32, got, NULL));
+    for (int i = 0; i < 32; i++) {
+        int r = i / 16, c = i % 16, q = (int)(words[r][c / 8] >> c % 8 * 4 & 15) - 8;
+        MX_CHECK(got[i] == (float)q * scales[r][group_of[c]], "%d: %g", i, (double)got[i]);
+    }
+    close_written(&w);
+    group_of[7] = 2;
+    write_and_open(&w, &d[1], src, 4);
+    MX_CHECK_ERROR(w.st, "a.weight_g_idx: expected an I32 for each of 16 columns, below 2");
+    close_written(&w);
+    test_dir_remove(&d[0]);
+    test_dir_remove(&d[1]);
 }
 
 /* A scale byte of 255 is NaN, and the loader's count says so. */
