@@ -8,7 +8,7 @@ train() { # NAME STEPS [key=value...]
     shift 2
     "$maxc" train decoder_block=llama2 vocab_size=300 base_emb_dim=64 base_num_query_heads=4 base_num_kv_heads=2 \
         head_dim=16 base_mlp_dim=${mlp:-128} base_num_decoder_layers=2 max_target_length=32 learning_rate=1e-2 num_threads=1 \
-        per_device_batch_size=4 enable_tensorboard=false base_output_directory="$tmp/$name" run_name=r \
+        per_device_batch_size=${batch:-4} enable_tensorboard=false base_output_directory="$tmp/$name" run_name=r \
         steps="$steps" learning_rate_schedule_steps=40 checkpoint_period=20 device=cpu "$@"
 }
 loss() { sed -n "$2s/.*\"loss\": \([^,]*\),.*/\1/p" "$tmp/$1/r/metrics.jsonl"; }
@@ -39,7 +39,9 @@ for q in fp8_rowwise fp8_blockwise te_fp8_currentscaling; do
     near $q 0.01
 done
 # on a mesh weights are gathered first, then quantized: with a scale for each block, the numbers of one device
-expect 0 'really used' train once 4 quantization=fp8_blockwise per_device_batch_size=8
+batch=8
+expect 0 'really used' train once 4 quantization=fp8_blockwise
+batch=
 for axis in fsdp data; do
     expect 0 'quantization: 14 matmuls of layers. weights, 0 left in bfloat16' \
         train $axis 4 quantization=fp8_blockwise ici_${axis}_parallelism=2
