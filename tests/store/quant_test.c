@@ -311,8 +311,7 @@ static void close_written(written *w)
     mx_hf_dir_close(&w->dir);
 }
 
-/* bitsandbytes' int8: the largest magnitude of a row stands for 127. Without it bytes are no weight.
- */
+/* bitsandbytes' int8: a row's largest magnitude stands for 127. Without it bytes are no weight. */
 MX_TEST(quant_int8_of_bitsandbytes_is_read)
 {
     int8_t codes[2][4] = {{127, -127, 0, 64}, {1, 2, -3, 127}};
