@@ -176,15 +176,16 @@ static mx_routing route(mx_graph *g, const config *c, mx_build *b, mx_node *x, i
 static mx_node *mixture(mx_graph *g, const config *c, mx_build *b, mx_node *x, int64_t l)
 {
     int64_t d = c->base.d, f = c->moe.d_ff, shared_f = c->shared_experts * f;
+    const char *into = "exp,mlp_moe,embed_moe";
     mx_routing r = route(g, c, b, x, l);
     mx_dispatch t = mx_dispatch_tokens(g, b, x, &r, c->moe.capacity);
     mx_node *u =
-        mx_expert_linear(g, b, &t, t.rows, "experts.*.w1.weight", f, "exp,mlp,embed", false);
+        mx_expert_linear(g, b, &t, t.rows, "experts.*.w1.weight", f, into, false);
     mx_node *v =
-        mx_expert_linear(g, b, &t, t.rows, "experts.*.w3.weight", f, "exp,mlp,embed", false);
+        mx_expert_linear(g, b, &t, t.rows, "experts.*.w3.weight", f, into, false);
     mx_node *h =
         mx_weigh(g, &t, clamped(g, c, mx_name(g, "moe_mlpwi_0", u), mx_name(g, "moe_mlpwi_1", v)));
-    h = mx_expert_linear(g, b, &t, h, "experts.*.w2.weight", d, "exp,embed,mlp", false);
+    h = mx_expert_linear(g, b, &t, h, "experts.*.w2.weight", d, "exp,embed_moe,mlp_moe", false);
     mx_node *y = mx_combine(g, b, &t, mx_name(g, "moe_mlpwo", h));
     if (!shared_f)
         return y;

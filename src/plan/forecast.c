@@ -257,7 +257,11 @@ mx_status mx_forecast_time(mx_forecast *f, const mx_config *c, const mx_model_sp
     mx_layout_of_mesh(&f->layout, &f->mesh);
     f->layout.per_node = f->machine.per_node;
     MX_TRY(mx_run_kind_of(&f->run, c, m));
-    MX_TRY(mx_profile_of(&f->profile, c, m, chosen ? f->remat : NULL));
+    if (f->known)
+        f->profile = *f->known;
+    else
+        MX_TRY(mx_profile_of(&f->profile, c, m, chosen ? f->remat : NULL));
+    f->known = NULL;
     if (chosen) {
         f->layout.microbatch = given.microbatch;
         f->layout.n_microbatches = given.n_microbatches;

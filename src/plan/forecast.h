@@ -23,6 +23,7 @@ typedef struct {
     mx_layout layout; /* of that mesh */
     mx_batch_plan batch;
     mx_profile profile;
+    const mx_profile *known; /* the same, where a search has it already; or NULL */
     mx_run_kind run;
     mx_layer_costs costs;
     mx_step_time time;

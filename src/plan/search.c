@@ -231,7 +231,6 @@ static void simulate_best(search *s)
 
 mx_status mx_search_run(mx_search *s, const mx_search_request *q)
 {
-    mx_arena arena = {0};
     search all = {.q = q, .out = s};
     mx_status st = mx_run_kind_of(&all.run, q->config, q->model);
     *s = (mx_search){.remat = {"none", "minimal", "full"}, .n_remats = MX_SEARCH_REMATS};
@@ -240,7 +239,7 @@ mx_status mx_search_run(mx_search *s, const mx_search_request *q)
         s->n_remats = 1;
     }
     for (int i = 0; i < s->n_remats && !st; i++) {
-        all.profile[i] = MX_NEW(&arena, mx_profile);
+        s->profile[i] = all.profile[i] = MX_NEW(&s->arena, mx_profile);
         st = mx_profile_of(all.profile[i], q->config, q->model, s->remat[i]);
     }
     if (!st) {
@@ -248,13 +247,13 @@ mx_status mx_search_run(mx_search *s, const mx_search_request *q)
         enumerate_meshes(&all);
         simulate_best(&all);
     }
-    mx_arena_fini(&arena);
     return st;
 }
 
 void mx_search_fini(mx_search *s)
 {
     mx_free(s->best);
+    mx_arena_fini(&s->arena);
     *s = (mx_search){0};
 }
 
@@ -265,6 +264,7 @@ void mx_search_take(const mx_search *s, int i, const mx_search_request *q, mx_fo
     int64_t pieces = l->stage > 1 ? l->n_microbatches : 1;
     f->mesh = c->mesh;
     f->layout = *l;
+    f->known = s->profile[c->remat];
     snprintf(f->remat, sizeof f->remat, "%s", s->remat[c->remat]);
     f->batch = (mx_batch_plan){.devices = l->chips,
                                .data_ranks = l->data,

@@ -33,6 +33,8 @@ typedef struct {
 
 typedef struct {
     const char *remat[MX_SEARCH_REMATS]; /* policies that were tried */
+    const mx_profile *profile[MX_SEARCH_REMATS]; /* with each policy, in the arena */
+    mx_arena arena;
     int n_remats;
     mx_plan_choice *best; /* in the order of their times; owns */
     int n;

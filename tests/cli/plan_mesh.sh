@@ -84,6 +84,9 @@ expect 4 'a rank needs .* and a t4 has 16.0 GiB' $model compile_topology=t4x8 me
 expect 2 'the nearest are h100' $plan compile_topology=h101x8 mesh=fsdp=8
 expect 2 'expected CHIPxNUMBER' $plan compile_topology=eight mesh=fsdp=8
 expect 2 'multiply to 4, and there are 8 chips' $plan compile_topology=h100x8 mesh=fsdp=4
+# Experts of DeepSeek V4 are cut as those of others are.
+expect 0 '^memory' $maxc plan model_name=deepseek4-284b base_num_decoder_layers=2 compress_ratios=[0,0] first_num_hash_layers=1 \
+    compile_topology=h200x8 mesh=fsdp=4,expert=2 max_target_length=256 per_device_batch_size=1
 # Without a chip's name a mesh is planned for this machine, by plan.c.
 expect 0 '^mesh      fsdp=2, 2 ranks' $plan mesh=fsdp=2 memory_gib=1000
 expect 2 'no link `warp`' $plan compile_topology=h100x8 mesh=fsdp=8 network="warp x 8, infiniband-400"
