@@ -17,6 +17,8 @@ try mixtral data=2,expert=2
 try deepseek-v3 tensor=2,context=2
 try qwen3.5 sequence=2
 try gpt-oss context=4
+# A vocabulary of 160 in six pieces of 27, of which three are more than a half.
+try llama3 sequence=3,tensor=2
 # As a pipeline: images and the features that a tower hands to later layers, caches of stages, tied embeddings.
 try qwen3-vl-moe stage=4
 try gemma4-vision stage=2,data=2 shard_optimizer_over_data=true

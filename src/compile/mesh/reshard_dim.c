@@ -145,6 +145,16 @@ static bool extends(const mx_move *m, int d, const mx_cut *to, const mx_cut *at)
     return fits;
 }
 
+/* Do the pieces of `at` together make those of `then`, which has some of its axes? Where they were
+ * rounded up they may be more. */
+static bool joins(const mx_move *m, int d, const mx_cut *at, const mx_cut *then)
+{
+    int64_t size = m->whole->dim[d], all = mx_mesh_size(mesh_of(m), mx_cut_axes(at));
+    int64_t some = mx_mesh_size(mesh_of(m), mx_cut_axes(then));
+    return some == 1 || !uneven(m, d, at) ||
+           (size + all - 1) / all * (all / some) == (size + some - 1) / some;
+}
+
 /* A dim whose pieces were rounded up, back to its size. */
 static void trim(mx_move *m, int d)
 {
@@ -163,7 +173,8 @@ void mx_move_gather(mx_move *m, int d, const mx_cut *to, mx_axis_set *vary)
         int f = at->n - 1;
         mx_axis_set drop = 0;
         mx_cut then = *at;
-        while ((drop != at->axes[f]) && (!drop || !extends(m, d, to, &then))) {
+        while (drop != at->axes[f] &&
+               (!drop || !extends(m, d, to, &then) || !joins(m, d, at, &then))) {
             drop |= 1u << (31 - __builtin_clz(at->axes[f] & ~drop));
             then = mx_cut_without(at, drop);
         }
