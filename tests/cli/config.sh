@@ -114,6 +114,10 @@ done
 for model in 'llama2-7b llama, 6.74 G' 'mistral-7b mistral, 7.24 G' 'mixtral-8x7b mixtral, 46.7 G'; do
     expect 0 "^model     ${model#* } parameters" $maxc plan model_name=${model%% *} max_target_length=64 per_device_batch_size=1 memory_gib=9999
 done
+# a tokenizer that is not the loaded model's
+printf '{"prompt": "a", "completion": "b"}\n' > "$tmp/answers.jsonl"
+expect 2 'vocabulary only 160 (.*llama3/config.json); leave tokenizer_path out' $maxc sft dataset_path="$tmp/answers.jsonl" \
+    load_parameters_path=tests/fixtures/models/llama3 tokenizer_path=tests/fixtures/tokenizers/gpt2 base_output_directory="$tmp"
 # a file with the sizes of its own model, and another model named: the sizes would win
 other='small.yml:5: `decoder_block` and 8 more keys of this file describe another model'
 expect 2 "$other" $maxc plan small.yml model_name=qwen3-0.6b

@@ -36,7 +36,8 @@ maxtext dataset_type=synthetic model_name=gemma2-2b save_config_to_gcs=False jax
 maxtext dataset_type=synthetic model_name=qwen3-30b-a3b num_experts=4 num_experts_per_tok=2 base_moe_mlp_dim=16 megablox=True \
     sparse_matmul=True capacity_factor=-1 load_balance_loss_weight=0.01 sa_block_q=512 sa_block_kv=512
 maxtext dataset_type=synthetic profiler=xplane skip_first_n_steps_for_profiler=1 profiler_steps=1 upload_all_profiler_results=False
-maxtext dataset_type=synthetic opt_type=adam_pax weight_dtype=bfloat16 num_vocab_tiling=2 reuse_example_batch=0
+maxtext dataset_type=synthetic opt_type=adam_pax weight_dtype=bfloat16 num_vocab_tiling=2 reuse_example_batch=0 \
+    chips_per_vm=4 enable_dp_attention=False hbm_utilization_vllm=0.5 enable_tunix_perf_metrics=True
 maxtext dataset_type=hf hf_path=hub hf_data_dir=en train_split=train tokenizer_type=huggingface vocab_size=300 \
     tokenizer_path="$root/tests/fixtures/vision/gemma3" packing=False
 maxtext dataset_type=grain grain_train_files=c4.array_record grain_file_type=arrayrecord grain_worker_count=1 \
