@@ -58,7 +58,7 @@ mx_pattern *mx_pattern_json_list(mx_arena *a, const char *const marks[2], mx_pat
     return mx_pattern_then(a, mx_pattern_literal(a, marks[0]), mx_pattern_then(a, all, close));
 }
 
-mx_pattern *mx_pattern_json_object(mx_arena *a, int depth)
+static mx_pattern *object_pattern(mx_arena *a, int depth)
 {
     static const char *const marks[] = {"{", "}"};
     mx_pattern *name = mx_pattern_json_string(a, 0, -1);
@@ -76,14 +76,14 @@ mx_pattern *mx_pattern_json_value(mx_arena *a, int depth)
     p = mx_pattern_or(a, p, mx_pattern_json_string(a, 0, -1));
     if (depth <= 0)
         return p;
-    p = mx_pattern_or(a, p, mx_pattern_json_object(a, depth));
+    p = mx_pattern_or(a, p, object_pattern(a, depth));
     mx_pattern *list = mx_pattern_json_list(a, marks, mx_pattern_json_value(a, depth - 1), 0, -1);
     return mx_pattern_or(a, p, list);
 }
 
 mx_pattern *mx_pattern_any_object(mx_arena *a)
 {
-    return mx_pattern_json_object(a, MX_ANY_DEPTH);
+    return object_pattern(a, MX_ANY_DEPTH);
 }
 
 /* Reals in 15 digits where those are enough, else in the 17 that always are. */

@@ -10,7 +10,6 @@ mx_pattern *mx_pattern_literal(mx_arena *a, const char *text);
 mx_pattern *mx_pattern_literal_regex(mx_arena *a, const char *regex); /* ours: cannot be wrong */
 mx_pattern *mx_pattern_json_string(mx_arena *a, int least, int most); /* characters; -1: any */
 mx_pattern *mx_pattern_json_value(mx_arena *a, int depth);
-mx_pattern *mx_pattern_json_object(mx_arena *a, int depth);
 /* A value as it is: const and enum. */
 mx_pattern *mx_pattern_json_constant(mx_arena *a, const json_t *v);
 /* The mark, and a space that may follow it. */
