@@ -112,7 +112,7 @@ const mx_key mx_keys_data[] = {
      "tokenizer_pattern=cl100k tokenizer_path=tokens.tiktoken",
      .seen_by = "tests/cli/generate.sh"},
     {"special_in_text", ENUM, TOKENIZER, "auto", "auto|parse|text",
-     "strings that look like special tokens; auto: text in data, as the library in tokenize", 0,
+     "strings that look like special tokens; auto: text in train, else as the library has them", 0,
      FIXED, "train data tokenize",
      "special_in_text=parse tokenizer_path=tokenizer dataset_path=special.jsonl"},
     {"do_pan_and_scan", BOOL, TOKENIZER, "false", 0,

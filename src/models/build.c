@@ -31,6 +31,7 @@ mx_head mx_model_build(mx_graph *g, const mx_model_spec *m, mx_model_shape s, mx
                     .training = s.training,
                     .pages = s.pages, .page = s.page, .page_rows = s.page_rows,
                     .qk_clip = s.qk_clip, .balances = s.balances, .mtp_eval = s.mtp_eval,
+                    .fixed_pad = s.training ? s.fixed_pad : 0,
                     .init_scale = m->summary.init_scale > 0 ? m->summary.init_scale : 0.02};
     /* What a sequence gives does not depend on who shares its batch, nor a token on who shares its
      * expert: on a mesh that is others than on one device. */

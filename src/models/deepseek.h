@@ -75,7 +75,7 @@ mx_status mx_deepseek_finish(mx_deepseek *c, const json_t *json) MX_MUST_USE;
                .fallback = dense_, .maxtext = "first_num_dense_layers"),                           \
         MX_CFG(mx_deepseek, shared_experts, "n_shared_experts", MX_IS_COUNT_OR_0,                  \
                .fallback = shared_, .maxtext = "shared_experts"),                                  \
-        MX_CFG_MOE_LOSSES(mx_deepseek)
+        MX_CFG_MOE_LOSSES(mx_deepseek, 0)
 
 /* Rows of V3's router and of its MTP layers. */
 #define MX_CFG_DEEPSEEK_SIGMOID                                                                    \

@@ -424,7 +424,7 @@ static const mx_cfg_field fields[] = {
            .maxtext = "base_moe_mlp_dim"),
     MX_CFG(config, moe.scale, "routed_scaling_factor", MX_IS_FACTOR_OR_0, .fallback = 1.5,
            .maxtext = "routed_scaling_factor"),
-    MX_CFG_MOE_LOSSES(config),
+    MX_CFG_MOE_LOSSES(config, 0.001),
     MX_CFG(config, shared_experts, "n_shared_experts", MX_IS_COUNT_OR_0, .fallback = 1,
            .maxtext = "shared_experts"),
     MX_CFG(config, mlp_types, "mlp_layer_types", MX_CFG_LAYER_TYPES, .text = "hash_moe,moe",

@@ -253,7 +253,7 @@ static const mx_cfg_field fields[] = {
     MX_CFG(mx_gemma4, moe.k, "top_k_experts", MX_IS_COUNT_OR_0, .maxtext = "num_experts_per_tok"),
     MX_CFG(mx_gemma4, moe.d_ff, "moe_intermediate_size", MX_IS_WIDTH_OR_0,
            .maxtext = "base_moe_mlp_dim"),
-    MX_CFG_MOE_LOSSES(mx_gemma4),
+    MX_CFG_MOE_LOSSES(mx_gemma4, 0),
     {0},
 };
 

@@ -63,7 +63,7 @@ static const mx_cfg_field fields[] = {
            .maxtext = "base_num_kv_heads"),
     MX_CFG(mx_decoder, qkv_bias, "attention_bias", MX_CFG_BOOL),
     MX_CFG(mx_decoder, qk_norm, "use_qk_norm", MX_CFG_BOOL, .maxtext = "use_qk_norm"),
-    MX_CFG_MOE(config, "n_routed_experts|num_local_experts", 8),
+    MX_CFG_MOE(config, "n_routed_experts|num_local_experts", 8, 0),
     MX_CFG(config, moe.d_ff, "moe_intermediate_size", MX_IS_WIDTH, .fallback = 1408,
            .maxtext = "base_moe_mlp_dim"),
     MX_CFG(config, moe.scale, "routed_scaling_factor", MX_IS_FACTOR_OR_0, .fallback = 1,

@@ -75,6 +75,7 @@ static mx_head build(mx_graph *g, const void *config_, mx_build *b)
     if (!b->cache_len && b->seq > c->max_positions)
         mx_graph_fail(g, "a sequence of %lld tokens, but the model has %lld positions",
                       (long long)b->seq, (long long)c->max_positions);
+    b->fixed_pad = 0; /* transformers has none here */
     mx_node *x = mx_embedding(g, b, "transformer.wte", c->vocab, c->d);
     x = mx_add(g, x, positions(g, c, b));
     for (int64_t l = 0; l < c->layers; l++) {

@@ -84,7 +84,7 @@ static const mx_cfg_field fields[] = {
            .maxtext = "sliding_window_size"),
     MX_CFG(mx_decoder, layer_types, "layer_types", MX_CFG_LAYER_TYPES,
            .text = "sliding_attention,full_attention"),
-    MX_CFG_MOE(config, "num_local_experts|num_experts", 4),
+    MX_CFG_MOE(config, "num_local_experts|num_experts", 4, 0.001),
     MX_CFG(config, alpha, "swiglu_alpha", MX_IS_SIGNED_FACTOR, .fallback = 1.702),
     MX_CFG(config, limit, "swiglu_limit", MX_IS_FACTOR, .fallback = 7,
            .maxtext = "mlp_activations_limit"),

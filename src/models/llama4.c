@@ -187,7 +187,7 @@ static const mx_cfg_field fields[] = {
     MX_CFG(mx_llama4, moe_layers, "moe_layers", MX_IS_LAYER_LIST),
     MX_CFG(mx_llama4, moe_step, "interleave_moe_layer_step", MX_IS_COUNT, .fallback = 1,
            .maxtext = "interleave_moe_layer_step"),
-    MX_CFG_MOE(mx_llama4, "num_local_experts|num_experts", 1),
+    MX_CFG_MOE(mx_llama4, "num_local_experts|num_experts", 1, 0.001),
     {0},
 };
 

@@ -57,7 +57,7 @@ static const mx_cfg_field fields[] = {
     MX_CFG_DECODER_REST(mx_decoder, 1000000),
     MX_CFG(mx_decoder, window, "sliding_window", MX_IS_LENGTH_OR_0,
            .maxtext = "sliding_window_size"),
-    MX_CFG_MOE(config, "num_local_experts|num_experts", 2),
+    MX_CFG_MOE(config, "num_local_experts|num_experts", 2, 0.001),
     {0},
 };
 

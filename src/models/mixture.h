@@ -21,17 +21,18 @@ mx_node *mx_qwen_experts(mx_graph *g, mx_build *b, const mx_moe *m, mx_node *x, 
 /* Groups of experts, of which some are open to a token; 0 and 1: none. */
 mx_status mx_check_groups(const mx_moe *m, int64_t groups, int64_t open) MX_MUST_USE;
 
-/* Rows for an mx_moe member called `moe`. capacity_factor and router_z_loss_coef are not keys of
- * transformers' configurations; it ignores them. */
-#define MX_CFG_MOE(T, experts_key, k_)                                                             \
+/* Rows for an mx_moe member called `moe`. balance_ is the weight of the balance loss that
+ * transformers has where config.json has none; 0 for families without. capacity_factor and
+ * router_z_loss_coef are not keys of transformers' configurations; it ignores them. */
+#define MX_CFG_MOE(T, experts_key, k_, balance_)                                                   \
     MX_CFG(T, moe.experts, experts_key, MX_IS_COUNT_OR_0, .required = true,                        \
            .maxtext = "num_experts"),                                                              \
         MX_CFG(T, moe.k, "num_experts_per_tok", MX_IS_COUNT_OR_0, .fallback = k_,                  \
                .maxtext = "num_experts_per_tok"),                                                  \
-        MX_CFG_MOE_LOSSES(T)
+        MX_CFG_MOE_LOSSES(T, balance_)
 /* Rows of Qwen's mixtures, for members `moe` and `sparse`. */
 #define MX_CFG_QWEN_MOE(T, k_, d_ff_, renormalise_)                                                \
-    MX_CFG_MOE(T, "num_experts|num_local_experts", k_),                                            \
+    MX_CFG_MOE(T, "num_experts|num_local_experts", k_, 0.001),                                     \
         MX_CFG(T, moe.d_ff, "moe_intermediate_size", MX_IS_WIDTH, .fallback = d_ff_,               \
                .maxtext = "base_moe_mlp_dim"),                                                     \
         MX_CFG(T, moe.renormalise, "norm_topk_prob", MX_CFG_BOOL, .fallback = renormalise_,        \
@@ -39,11 +40,11 @@ mx_status mx_check_groups(const mx_moe *m, int64_t groups, int64_t open) MX_MUST
         MX_CFG(T, sparse.step, "decoder_sparse_step", MX_IS_COUNT, .fallback = 1,                  \
                .maxtext = "interleave_moe_layer_step"),                                            \
         MX_CFG(T, sparse.dense, "mlp_only_layers", MX_IS_LAYER_LIST)
-#define MX_CFG_MOE_LOSSES(T)                                                                       \
+#define MX_CFG_MOE_LOSSES(T, balance_)                                                             \
     MX_CFG(T, moe.balance, "output_router_logits", MX_CFG_BOOL,                                    \
            .run = "load_balance_loss_weight"),                                                     \
         MX_CFG(T, moe.balance_weight, "router_aux_loss_coef", MX_IS_FACTOR_OR_0,                   \
-               .fallback = 0.001,                                                                  \
+               .fallback = balance_,                                                               \
                .maxtext = "load_balance_loss_weight", .run = "load_balance_loss_weight"),          \
         MX_CFG(T, moe.z_weight, "router_z_loss_coef", MX_IS_FACTOR_OR_0),                          \
         MX_CFG(T, moe.capacity, "capacity_factor", MX_CFG_F64(-1, 1e6),                            \

@@ -186,6 +186,7 @@ typedef struct {
     bool keep_hidden;  /* MX_STEP_NEXT gives the last layer's hidden states, which that reads */
     int64_t mtp_eval;  /* the MTP layer whose acceptance is measured; 0: none */
     bool balances;     /* as in mx_build */
+    int64_t fixed_pad; /* as in mx_build, in training */
     double qk_clip;    /* the threshold of QK-clip; 0: none */
     int64_t cache_len; /* 0: no cache */
     int64_t pages, page, page_rows; /* a cache in pages: as in mx_build */

@@ -43,7 +43,7 @@ static const mx_cfg_field moe_fields[] = {
     MX_CFG_SIZES_OR(mx_decoder, 248320, 2048, 0, 40, 16),
     MX_CFG_DECODER_REST(mx_decoder, 10000),
     MX_CFG_DELTA_NET(mx_qwen3_next),
-    MX_CFG_MOE(mx_qwen3_next, "num_experts", 8),
+    MX_CFG_MOE(mx_qwen3_next, "num_experts", 8, 0.001),
     MX_CFG(mx_qwen3_next, moe.d_ff, "moe_intermediate_size", MX_IS_WIDTH, .fallback = 512,
            .maxtext = "base_moe_mlp_dim"),
     MX_CFG(mx_qwen3_next, shared_d_ff, "shared_expert_intermediate_size", MX_IS_WIDTH,

@@ -135,12 +135,22 @@ mx_node *mx_layer_norm(mx_graph *g, mx_node *x, const char *name, double eps)
     return mx_scope_end(g, mx_add(g, y, bias));
 }
 
+/* x, where a token is the padding's without gradient. */
+static mx_node *fix_pad(mx_graph *g, const mx_build *b, mx_node *x)
+{
+    mx_node *pad = mx_constant(g, MX_SCALAR, MX_F32, (double)(b->fixed_pad - 1));
+    mx_node *is = mx_equal(g, mx_cast(g, b->tokens, MX_F32), pad);
+    is = mx_reshape(g, is, MX_SHAPE(b->batch, b->seq, 1));
+    return mx_axes(MX_RESIDUAL_AXES, mx_where(g, is, mx_detach(g, x), x));
+}
+
 mx_node *mx_embedding(mx_graph *g, const mx_build *b, const char *name, int64_t vocab, int64_t d)
 {
     mx_scope(g, "%s", name);
     mx_node *table = mx_param(g, "weight", MX_SHAPE(vocab, d), "vocab,embed_vocab",
                               MX_NORMAL(b->init_scale));
-    return mx_scope_end(g, mx_axes(MX_RESIDUAL_AXES, mx_embed(g, table, b->tokens)));
+    mx_node *x = mx_axes(MX_RESIDUAL_AXES, mx_embed(g, table, b->tokens));
+    return mx_scope_end(g, b->fixed_pad ? fix_pad(g, b, x) : x);
 }
 
 mx_node *mx_gated_mlp(mx_graph *g, const mx_build *b, mx_node *x, int64_t d_ff, mx_act act,

@@ -56,6 +56,8 @@ typedef struct {
     int64_t mtp_eval;   /* the MTP layer whose acceptance is measured; 0: none */
     bool balances;      /* the balance loss counts whatever output_router_logits says, over tokens
                            that are no padding, and its unweighted value is logged as aux_loss */
+    int64_t fixed_pad;  /* 1 + the padding token, whose embedding no lookup trains (padding_idx of
+                           torch); 0: there is none */
     double qk_clip;     /* in training: attention scores above this rescale q and k; 0: none do */
     mx_node *max_logit; /* the largest of them so far, (1); NULL: none looked at (qk_clip.h) */
     mx_node *aux_loss;  /* sum of auxiliary losses that blocks add (load balancing); NULL: none */

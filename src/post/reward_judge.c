@@ -104,7 +104,8 @@ mx_status mx_reward_model_judge(mx_reward_model *m, const mx_reward_input *answe
         for (int64_t i = 0; i < ROWS; i++)
             MX_TRY(put_row(m, &answers[at + i < n ? at + i : n - 1], i));
         MX_TRY(mx_feed_frozen(m->step.exec, &m->batch, 0));
-        MX_TRY(mx_scores_feed(m->step.exec, &m->batch, 0, ROWS));
+        MX_TRY(mx_scores_feed(m->step.exec, &m->batch, 0, ROWS,
+                              mx_scores_pad(m->tokenizer)));
         MX_TRY(mx_exec_run(m->step.exec));
         MX_TRY(mx_exec_read(m->step.exec, "scores", value));
         for (int64_t i = 0; i < ROWS && at + i < n; i++)

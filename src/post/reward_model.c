@@ -82,14 +82,21 @@ static mx_node *loss(mx_graph *g, const mx_head *h, mx_build *b, const void *giv
     return mx_loss_root(g, b, mx_mul(g, total, scale), mx_mul(g, mx_sum_all(g, there), scale));
 }
 
-mx_status mx_scores_feed(mx_exec *e, const mx_batch *b, int64_t row, int64_t rows)
+int32_t mx_scores_pad(const mx_tokenizer *t)
+{
+    int32_t pad = t ? mx_tokenizer_pad(t) : -1;
+    return pad < 0 && t ? mx_tokenizer_eos(t) : pad;
+}
+
+mx_status mx_scores_feed(mx_exec *e, const mx_batch *b, int64_t row, int64_t rows, int32_t pad)
 {
     int64_t S = b->seq_len;
     float *last = mx_realloc(NULL, sizeof *last * (size_t)(rows * S));
     memset(last, 0, sizeof *last * (size_t)(rows * S));
     for (int64_t i = 0; i < rows; i++) {
         int64_t n = S;
-        while (n > 1 && !b->segments[(row + i) * S + n - 1])
+        const int32_t *segments = b->segments + (row + i) * S, *tokens = b->tokens + (row + i) * S;
+        while (n > 1 && (!segments[n - 1] || tokens[n - 1] == pad))
             n--;
         last[i * S + n - 1] = 1;
     }
@@ -100,7 +107,7 @@ mx_status mx_scores_feed(mx_exec *e, const mx_batch *b, int64_t row, int64_t row
 
 static mx_status feed(mx_objective_run *o, mx_exec *e, const mx_batch *b, int64_t row)
 {
-    return mx_scores_feed(e, b, row, o->fed);
+    return mx_scores_feed(e, b, row, o->fed, mx_scores_pad(o->data->tokenizer));
 }
 
 const mx_objective mx_objective_reward = {

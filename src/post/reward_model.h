@@ -10,9 +10,11 @@
 /* (B, 1) scores of rows, by the hidden state of the token that is 1 in the input `last` (B, S), the
  * others being 0: the root "scores". A mask and not an index, so that rows may be cut anyhow. */
 mx_node *mx_scores_of(mx_graph *g, const mx_head *h, const mx_build *b);
-/* The last token of rows of a batch, from `row` on, into such a program. */
-mx_status mx_scores_feed(mx_exec *e, const mx_batch *b, int64_t row,
-                         int64_t rows) MX_MUST_USE;
+/* The last token of rows of a batch, from `row` on, into such a program: as in transformers the
+ * last that is not `pad`. */
+mx_status mx_scores_feed(mx_exec *e, const mx_batch *b, int64_t row, int64_t rows, int32_t pad);
+/* What TRL pads such rows with: the padding token, or else the end token. */
+int32_t mx_scores_pad(const mx_tokenizer *t);
 
 /* reward_model_path: a directory in the form of Hugging Face's ForSequenceClassification, with a
  * tokenizer of its own. */

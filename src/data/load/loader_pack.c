@@ -54,7 +54,7 @@ enum { MOST_UNTRAINED = 4096 };
 static mx_status nothing_trained(const mx_loader *l, int64_t least)
 {
     mx_pack_counts c = mx_packer_counts(l->packer);
-    if (c.untrained < least || c.rows || !mx_packer_empty(l->packer))
+    if (c.untrained < least || c.training)
         return MX_OK;
     return mx_fail(MX_INPUT,
                    "%lld records, and nothing to train on in any of them: their answers are empty, "
@@ -216,6 +216,8 @@ static mx_status make_batch(mx_loader *l, mx_loader_slot *slot, bool *full)
         l->in_batch = row > 0;
         if (!mx_packer_closed(l->packer))
             MX_TRY(fill_window(l));
+        if (l->exhausted || l->o.pack.kind == MX_PACK_BFD)
+            MX_TRY(nothing_trained(l, 1));
         if (l->epoch_turned)
             break;
         while (row < l->o.batch_rows && l->at.row < mx_packer_rows(l->packer))
@@ -223,8 +225,6 @@ static mx_status make_batch(mx_loader *l, mx_loader_slot *slot, bool *full)
         if (l->stop)
             return MX_OK;
         if (l->at.row >= mx_packer_rows(l->packer)) {
-            if (l->exhausted)
-                MX_TRY(nothing_trained(l, 1));
             if (l->exhausted)
                 break;
             next_window(l);

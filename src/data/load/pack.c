@@ -107,9 +107,12 @@ bool mx_packer_trains(const mx_packer *p, const uint8_t *trained, int64_t n)
 void mx_packer_add(mx_packer *p, const int32_t *ids, const uint8_t *trained, int64_t n)
 {
     MX_ASSERT(!p->closed, "a document is added to a closed window");
-    if (p->o.drop_untrained && n && !mx_packer_trains(p, trained, n)) {
-        p->counts.untrained++;
-        n = 0;
+    if (p->o.drop_untrained && n) {
+        bool trains = mx_packer_trains(p, trained, n);
+        p->counts.training += trains;
+        p->counts.untrained += !trains;
+        if (!trains && p->o.kind == MX_PACK_NONE)
+            n = 0;
     }
     int64_t skip = p->n_docs == 0 ? p->skip : 0;
     MX_GROW(p->doc_at, p->n_docs, p->cap_docs);

@@ -46,14 +46,15 @@ typedef struct {
     bool truncate;        /* not with concat */
     bool exact;           /* cut to S tokens, of which S - 1 are predicted (TRL's), not to S + 1 */
     bool drop_long;       /* a pair with a side that is longer is left out, not cut */
-    bool drop_untrained;  /* a document none of whose tokens would be trained is left out */
+    bool drop_untrained;  /* a document none of whose tokens would be trained is left out, unless
+                             documents are packed (TRL's) */
     int32_t pad_id;
     uint64_t seed;        /* order of the rows of a best_fit window */
 } mx_pack_options;
 
 typedef struct {
-    int64_t documents, empty, untrained, truncated, tokens, truncated_tokens, trained_tokens, rows,
-        places;
+    int64_t documents, empty, untrained, training, truncated, tokens, truncated_tokens,
+        trained_tokens, rows, places;
 } mx_pack_counts; /* places = rows * S; efficiency is tokens / places */
 
 typedef struct mx_packer mx_packer;

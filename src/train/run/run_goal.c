@@ -22,6 +22,10 @@ mx_status mx_run_goal_read(mx_run *r)
     if (strcmp(mx_config_text(r->c, "semantics"), "verl") == 0 && strcmp(o->verb, "grpo") != 0)
         return mx_fail(MX_USAGE, "%s: verl is about rewards; maxc %s has the semantics of trl and "
                        "maxtext", mx_config_where(r->c, "semantics"), o->verb);
+    const json_t *pad = json_object_get(r->model.json, "pad_token_id");
+    if (json_is_integer(pad) && json_integer_value(pad) >= 0 &&
+        strcmp(mx_config_text(r->c, "semantics"), "trl") == 0)
+        s->shape.fixed_pad = json_integer_value(pad) + 1;
     if (o->adapt)
         MX_TRY(o->adapt(&r->model));
     if (o->read)
