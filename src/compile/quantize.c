@@ -210,6 +210,13 @@ static bool fits(const mx_node *n)
     return rows % 16 == 0 && w->dim[0] % 16 == 0 && w->dim[1] % 16 == 0 && rows > 0;
 }
 
+static void add_line(mx_quant_report *r, const char *line)
+{
+    size_t have = strlen(r->kept);
+    if (!strstr(r->kept, line) && have + strlen(line) < sizeof r->kept)
+        memcpy(r->kept + have, line, strlen(line) + 1);
+}
+
 static void keep(const quantize *p, const mx_node *n, const mx_node *w, const char *needed)
 {
     mx_quant_report *r = p->q->report;
@@ -219,18 +226,28 @@ static void keep(const quantize *p, const mx_node *n, const mx_node *w, const ch
     mx_scope_of_all(w->name, name, sizeof name);
     const mx_type *x = &n->in[0]->type, *t = &n->in[1]->type;
     char line[512];
-    size_t have = strlen(r->kept);
     snprintf(line, sizeof line, "%s: %lld rows times (%lld, %lld); %s\n", name,
              (long long)(mx_type_count(x) / x->dim[x->ndim - 1]), (long long)t->dim[0],
              (long long)t->dim[1], needed);
-    if (!strstr(r->kept, line) && have + strlen(line) < sizeof r->kept)
-        memcpy(r->kept + have, line, strlen(line) + 1);
+    add_line(r, line);
+}
+
+/* No recipe takes the GEMMs of experts. */
+static void keep_experts(const mx_node *n, mx_quant_report *r)
+{
+    char name[256], line[512];
+    mx_scope_of_all(n->scope, name, sizeof name);
+    snprintf(line, sizeof line, "%s: matmuls of experts; no recipe takes them\n", name);
+    add_line(r, line);
+    r->n_high++;
 }
 
 static void visit(quantize *p, mx_node *n, mx_quant_report *r)
 {
     bool in_out;
     const mx_node *w = layer_weight_of(n, &in_out);
+    if (n->op == &mx_op_grouped_matmul)
+        keep_experts(n, r);
     if (!w)
         return;
     const mx_quant_rule *rule = rule_of(p->q, w->name);

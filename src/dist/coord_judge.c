@@ -9,6 +9,7 @@
  */
 #include "dist/coord_impl.h"
 
+#include "base/clock.h"
 #include "base/str.h"
 
 enum { MOST_NAMES = 8 };
@@ -90,6 +91,18 @@ static bool is_to_blame(const mx_coord *c, int rank, int channel, const mx_coord
     return waits_for_nobody(c, rank) && (late || !any_late);
 }
 
+/* A rank that has missed two beats: its heartbeat's limit will name it. */
+static bool any_silent(const mx_coord *c, double now)
+{
+    bool any = false;
+    for (int r = 1; r < c->size; r++) {
+        const mx_rank *m = &c->member[r];
+        any |= m->state == MX_RANK_HERE && m->link->fd >= 0 &&
+               now - m->link->heard_at > 2 * mx_coord_beat_s(c);
+    }
+    return any;
+}
+
 static void blame_late(mx_coord *c, int waiter, int channel)
 {
     mx_coord_channel_state w = lane_of(c, waiter, channel);
@@ -107,7 +120,7 @@ static void blame_late(mx_coord *c, int waiter, int channel)
             "nothing heard for %.0f s, in %s number %llu, from %s%s: hung, though "
             "the process is there",
             w.waits_s, w.call, number, mx_str_text(&who), n > MOST_NAMES ? " and others" : "");
-    else
+    else if (!any_silent(c, mx_clock_now()))
         mx_coord_judge_locked(c, MX_DEVICE, -1,
                               "%s has waited for %.0f s in %s number %llu, to which all ranks have "
                               "come: what ranks send each other does not arrive",

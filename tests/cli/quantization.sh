@@ -6,7 +6,7 @@ cd "$(dirname "$0")/../.." || exit 1
 train() { # NAME STEPS [key=value...]
     name=$1 steps=$2
     shift 2
-    "$maxc" train decoder_block=llama2 vocab_size=300 base_emb_dim=64 base_num_query_heads=4 base_num_kv_heads=2 \
+    "$maxc" train decoder_block=${block:-llama2} vocab_size=300 base_emb_dim=64 base_num_query_heads=4 base_num_kv_heads=2 \
         head_dim=16 base_mlp_dim=${mlp:-128} base_num_decoder_layers=2 max_target_length=32 learning_rate=1e-2 num_threads=1 \
         per_device_batch_size=${batch:-4} enable_tensorboard=false base_output_directory="$tmp/$name" run_name=r \
         steps="$steps" learning_rate_schedule_steps=40 checkpoint_period=20 device=cpu "$@"
@@ -48,6 +48,10 @@ for axis in fsdp data; do
     awk -v a="$(loss once 4)" -v b="$(loss $axis 4)" 'BEGIN { d = (a - b) / a; exit !(a > 0 && d < 1e-4 && d > -1e-4) }' ||
         { echo "$0: on a mesh ($axis) the loss is $(loss $axis 4), on one device $(loss once 4)"; bad=1; }
 done
+block=mixtral
+expect 0 'not quantized: .*matmuls of experts; no recipe takes them' \
+    train experts 1 num_experts=4 num_experts_per_tok=2 quantization=int8
+block=llama2
 # by patterns: a file, one key, and sizes that no recipe takes
 cat > "$tmp/mixed.json" << 'END'
 {"*.layers.0.*": "",
