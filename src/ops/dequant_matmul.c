@@ -2,11 +2,10 @@
  *
  *     x (*, k)   w (n, k) int8 or E4M3, or (n, k / 2) uint8 with two 4-bit codes a byte
  *     scale (n, k / group) float32                                  -> y (*, n)
- * (ops/cpu/dequant.h has the codes). A few rows of x read the weight once, as it lies, where the
- * CPU multiplies bytes. Many go through the GEMM, some columns at a time: w is widened to the dtype
- * of x, with its scales; where a row has one scale it is applied to the sums, and the widened codes
- * are exact.
- * Bits of a row do not depend on the others. No gradient.
+ * (ops/cpu/dequant.h has the codes). Where the CPU multiplies bytes, x is multiplied with the
+ * weight as it lies. Elsewhere w is widened to the dtype of x, with its scales, and the GEMM
+ * multiplies; where a row has one scale it is applied to the sums, and the widened codes are exact.
+ * Either way the bits of a row of y do not depend on how many rows there are. No gradient.
  */
 #include "base/vmath.h"
 #include "ops.h"
@@ -22,7 +21,7 @@
 
 enum { MX_INPUTS_DEQUANT_MATMUL };
 
-enum { COLUMNS = 512, ROWS = 64, RUN = 256, AT_ONCE = 16 };
+enum { COLUMNS = 512, ROWS = 64, LEAST_ROWS = 16, RUN = 256, AT_ONCE = 32, FEW = 8 };
 
 typedef struct {
     bool wide; /* y is float32, whatever x is */
@@ -55,22 +54,43 @@ static job job_of(const mx_call *c)
                        .group = k / s->dim[1]}};
 }
 
-static void few_rows(const job *j)
+/* Rows of w that a thread takes at once: so few that every thread gets as many. */
+static int64_t rows_at_once(int64_t n)
 {
-    const mx_call *c = j->c;
-    const mx_codes *w = &j->w;
-    int64_t m = j->m;
-    char *prepared = c->work;
-    float *x = (float *)(prepared + mx_dequant_prepared_bytes(m, w->k));
-    mx_load_run_f32(&c->in[DEQUANT_X], 0, m * w->k, x);
-    mx_dequant_prepare(w, x, m, prepared);
-#pragma omp parallel for schedule(static) if (w->n * w->k > 1 << 15)
-    for (int64_t from = 0; from < w->n; from += ROWS) {
-        float y[MX_DEQUANT_MAX_M * ROWS];
-        int64_t n = w->n - from < ROWS ? w->n - from : ROWS;
-        mx_dequant_gemv(w, &(mx_dequant_rows){m, prepared, y, ROWS}, from, from + n);
+    int64_t each = n / omp_get_max_threads() / 2 / LEAST_ROWS * LEAST_ROWS;
+    return each < LEAST_ROWS ? LEAST_ROWS : each < ROWS ? each : ROWS;
+}
+
+/* Rows [from, from + n) of w times x, some rows of it at a time. */
+static void some_rows(const job *j, const char *prepared, int64_t from, int64_t n)
+{
+    float y[MX_DEQUANT_MAX_M * ROWS];
+    int64_t each = (int64_t)mx_dequant_prepared_bytes(1, j->w.k);
+    for (int64_t at = 0; at < j->m; at += MX_DEQUANT_MAX_M) {
+        int64_t m = j->m - at < MX_DEQUANT_MAX_M ? j->m - at : MX_DEQUANT_MAX_M;
+        mx_dequant_rows r = {m, prepared + at * each, y, ROWS};
+        mx_dequant_gemv(&j->w, &r, from, from + n);
         for (int64_t i = 0; i < m; i++)
-            mx_store_run_f32(&c->out[0], i * w->n + from, n, y + i * ROWS);
+            mx_store_run_f32(&j->c->out[0], (at + i) * j->w.n + from, n, y + i * ROWS);
+    }
+}
+
+static void by_codes(const job *j)
+{
+    const mx_codes *w = &j->w;
+    int64_t step = rows_at_once(w->n), each = (int64_t)mx_dequant_prepared_bytes(1, w->k);
+    char *prepared = j->c->work;
+    float *x = (float *)(prepared + j->m * each);
+#pragma omp parallel if (w->n * w->k > 1 << 15)
+    {
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < j->m; i++) {
+            mx_load_run_f32(&j->c->in[DEQUANT_X], i * w->k, w->k, x + i * w->k);
+            mx_dequant_prepare(w, x + i * w->k, 1, prepared + i * each);
+        }
+#pragma omp for schedule(static)
+        for (int64_t from = 0; from < w->n; from += step)
+            some_rows(j, prepared, from, w->n - from < step ? w->n - from : step);
     }
 }
 
@@ -93,76 +113,84 @@ static void widen(const job *j, int64_t r, bool scaled, float *row)
     }
 }
 
-/* A few rows of x, where codes cannot be multiplied as they are: each thread widens some rows of w,
- * which are in its cache when they are multiplied. */
-static void few_rows_widened(const job *j)
+/* x as the GEMM takes it. */
+static const void *rows_of(const job *j, float *room)
 {
-    const mx_call *c = j->c;
-    const mx_codes *w = &j->w;
-    float *x = c->work, *panels = x + j->m * w->k;
-    mx_load_run_f32(&c->in[DEQUANT_X], 0, j->m * w->k, x);
-#pragma omp parallel for schedule(static) if (w->n * w->k > 1 << 15)
-    for (int64_t from = 0; from < w->n; from += AT_ONCE) {
-        float y[MX_DEQUANT_MAX_M * AT_ONCE], *wide = panels + omp_get_thread_num() * AT_ONCE * w->k;
-        int64_t n = w->n - from < AT_ONCE ? w->n - from : AT_ONCE;
-        for (int64_t r = 0; r < n; r++)
-            mx_dequant_row(w, from + r, true, wide + r * w->k);
-        mx_gemm(&(mx_gemm_args){.m = j->m, .n = n, .k = w->k, .alpha = 1, .a = x, .b = wide, .c = y,
-                                .lda = w->k, .ldb = w->k, .ldc = AT_ONCE, .trans_b = true,
-                                .threads = 1});
-        for (int64_t i = 0; i < j->m; i++)
-            mx_store_run_f32(&c->out[0], i * w->n + from, n, y + i * AT_ONCE);
+    const mx_tensor *x = &j->c->in[DEQUANT_X];
+    if (j->bf16 || x->type.dtype == MX_F32)
+        return x->data;
+    mx_load_run_f32(x, 0, j->m * j->w.k, room);
+    return room;
+}
+
+/* Columns [from, from + n) of y, from widened rows of w. One path: the bits of a sum do not depend
+ * on how many are made at once. */
+static void multiply(const job *j, const void *x, const float *wide, int64_t from, int64_t n,
+                     float *y)
+{
+    int threads = j->m > FEW ? 0 : 1;
+    mx_num num = j->bf16 ? MX_NUM_BF16 : MX_NUM_F32;
+    bool scaled = j->w.group != j->w.k;
+    mx_gemm(&(mx_gemm_args){.m = j->m, .n = n, .k = j->w.k, .alpha = 1, .a = x, .b = wide, .c = y,
+                            .lda = j->w.k, .ldb = j->bf16 ? 2 * j->w.k : j->w.k, .ldc = n,
+                            .trans_b = true, .a_type = num, .b_type = num, .c_type = MX_NUM_F32,
+                            .one_path = true, .threads = threads});
+#pragma omp parallel for schedule(static) if (threads != 1 && j->m * n > 1 << 15)
+    for (int64_t i = 0; i < j->m; i++) {
+        for (int64_t k = 0; k < n && !scaled; k++)
+            y[i * n + k] *= j->w.scale[from + k];
+        mx_store_run_f32(&j->c->out[0], i * j->w.n + from, n, y + i * n);
     }
 }
 
-/* Columns [from, from + cols) of y. */
-static void some_columns(const job *j, int64_t from, int64_t cols)
+/* A few rows of x: each thread widens some rows of w, which are in its cache when they are
+ * multiplied. */
+static void few_rows_widened(const job *j)
 {
-    const mx_call *c = j->c;
-    bool scaled = j->w.group != j->w.k;
-    float *part = c->work, *x = part + j->m * COLUMNS, *wide = x + j->m * j->w.k;
-    const void *a = c->in[DEQUANT_X].data;
-    if (!j->bf16 && c->in[DEQUANT_X].type.dtype != MX_F32) {
-        mx_load_run_f32(&c->in[DEQUANT_X], 0, j->m * j->w.k, x);
-        a = x;
+    const mx_codes *w = &j->w;
+    float *room = j->c->work, *panels = room + j->m * w->k;
+    const void *x = rows_of(j, room);
+#pragma omp parallel for schedule(static) if (w->n * w->k > 1 << 15)
+    for (int64_t from = 0; from < w->n; from += AT_ONCE) {
+        float y[FEW * AT_ONCE], *wide = panels + omp_get_thread_num() * AT_ONCE * w->k;
+        int64_t n = w->n - from < AT_ONCE ? w->n - from : AT_ONCE;
+        for (int64_t r = 0; r < n; r++)
+            widen(j, from + r, w->group != w->k, wide + r * w->k);
+        multiply(j, x, wide, from, n, y);
     }
-#pragma omp parallel for schedule(static) if (cols * j->w.k > 1 << 15)
-    for (int64_t r = 0; r < cols; r++)
-        widen(j, from + r, scaled, wide + r * j->w.k);
-    mx_num num = j->bf16 ? MX_NUM_BF16 : MX_NUM_F32;
-    mx_gemm(&(mx_gemm_args){.m = j->m, .n = cols, .k = j->w.k, .alpha = 1, .a = a, .b = wide,
-                            .c = part, .lda = j->w.k, .ldb = j->bf16 ? 2 * j->w.k : j->w.k,
-                            .ldc = cols, .trans_b = true, .a_type = num, .b_type = num,
-                            .c_type = MX_NUM_F32});
-#pragma omp parallel for schedule(static) if (j->m * cols > 1 << 15)
-    for (int64_t i = 0; i < j->m; i++) {
-        for (int64_t k = 0; k < cols && !scaled; k++)
-            part[i * cols + k] *= j->w.scale[from + k];
-        mx_store_run_f32(&c->out[0], i * j->w.n + from, cols, part + i * cols);
-    }
+}
+
+/* Columns [from, from + n) of y, for many rows of x. */
+static void some_columns(const job *j, int64_t from, int64_t n)
+{
+    float *part = j->c->work, *room = part + j->m * COLUMNS, *wide = room + j->m * j->w.k;
+#pragma omp parallel for schedule(static) if (n * j->w.k > 1 << 15)
+    for (int64_t r = 0; r < n; r++)
+        widen(j, from + r, j->w.group != j->w.k, wide + r * j->w.k);
+    multiply(j, rows_of(j, room), wide, from, n, part);
 }
 
 static void dequant_cpu(const mx_call *c)
 {
     job j = job_of(c);
     /* 16 bits of x are enough for whole numbers of 8; bfloat16 is not enough for float32 */
-    bool enough = j.bf16 || j.w.kind != MX_CODES_FP8;
-    if (j.m <= MX_DEQUANT_MAX_M) {
-        (enough && mx_dequant_can_prepare(&j.w) ? few_rows : few_rows_widened)(&j);
-        return;
-    }
-    for (int64_t from = 0; from < j.w.n; from += COLUMNS)
-        some_columns(&j, from, j.w.n - from < COLUMNS ? j.w.n - from : COLUMNS);
+    if ((j.bf16 || j.w.kind != MX_CODES_FP8) && mx_dequant_can_prepare(&j.w))
+        by_codes(&j);
+    else if (j.m <= FEW)
+        few_rows_widened(&j);
+    else
+        for (int64_t from = 0; from < j.w.n; from += COLUMNS)
+            some_columns(&j, from, j.w.n - from < COLUMNS ? j.w.n - from : COLUMNS);
 }
 
 static size_t work_bytes(const mx_node *n, int n_threads)
 {
     const mx_type *x = &n->in[DEQUANT_X]->type;
     int64_t k = x->dim[x->ndim - 1], m = mx_dims_before(x, x->ndim - 1);
-    if (m > MX_DEQUANT_MAX_M)
-        return sizeof(float) * (size_t)(m * COLUMNS + COLUMNS * k + m * k);
     size_t prepared = mx_dequant_prepared_bytes(m, k) + sizeof(float) * (size_t)(m * k);
     size_t widened = sizeof(float) * (size_t)(m * k + n_threads * AT_ONCE * k);
+    if (m > FEW)
+        widened = sizeof(float) * (size_t)(m * COLUMNS + COLUMNS * k + m * k);
     return prepared > widened ? prepared : widened;
 }
 

@@ -184,7 +184,7 @@ void mx_dequant_prepare(const mx_codes *w, const float *x, int64_t m, void *prep
 
 /* --- rows of codes times a few of x --- */
 
-enum { AT_ONCE = 4 }; /* rows of w times rows of x: sums that are in registers together */
+enum { ROWS_X = 4, AT_ONCE = 8 }; /* rows of x together; times rows of w: sums in registers */
 
 typedef struct {
     const mx_codes *w;
@@ -427,7 +427,7 @@ MX_INLINE MX_TARGET_BYTES void put(const operand *o, const panel *p, int64_t row
     }
 #define PANELS(kind, CODE)                                                                         \
     PANEL(kind##_1, 1, 2, CODE)                                                                    \
-    PANEL(kind##_4, 4, 1, CODE)
+    PANEL(kind##_4, ROWS_X, 2, CODE)
 #define INT8(m, rows, row, sum) int8_rows(o, row, m, rows, sum)
 #define FP8(m, rows, row, sum) fp8_rows(o, t, row, m, rows, sum)
 #define INT4_1(m, rows, row, sum) int4_rows(o, row, m, rows, 1, sum)
@@ -463,10 +463,10 @@ void mx_dequant_gemv(const mx_codes *w, const mx_dequant_rows *r, int64_t from, 
                  .groups = w->k / w->group};
     panel p = {r, from, to, 0};
     for (int64_t i = 0; i < r->m;) {
-        bool four = r->m - i >= AT_ONCE;
+        bool four = r->m - i >= ROWS_X;
         o.x = (const char *)r->prepared + i * o.stride;
         p.first = i;
         choose(w, four)(&o, &t, &p);
-        i += four ? AT_ONCE : 1;
+        i += four ? ROWS_X : 1;
     }
 }

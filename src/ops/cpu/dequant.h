@@ -31,7 +31,8 @@ enum { MX_DEQUANT_MAX_M = 8 };
 
 /* y (m, n) = x (m, k) w^T for m <= MX_DEQUANT_MAX_M on a CPU that multiplies bytes: int8 and int4
  * times x of 16 bits, in integers; E4M3 as bfloat16 times x as bfloat16. x is prepared once for all
- * threads. A row of y does not depend on the others. Infinity and NaN in x make its row NaN. */
+ * threads and all columns. A row of y does not depend on the others. Infinity and NaN in x make its
+ * row NaN. */
 typedef struct {
     int64_t m;
     const void *prepared; /* 64 bytes aligned */
