@@ -7,6 +7,7 @@
 typedef struct {
     const char *name, *doc;
     mx_status (*run)(mx_invocation *inv);
+    bool meshes; /* it takes mesh= */
 } mx_bench;
 extern const mx_bench *const mx_bench_table[]; /* ends in NULL */
 extern const int mx_bench_count;

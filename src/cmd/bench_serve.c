@@ -11,12 +11,13 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "exec/step_config.h"
-#include "infer/engine.h"
+#include "infer/engine_mesh.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct {
+    const mx_invocation *inv;
     mx_engine *engine;
     int64_t n, concurrency, input, output, vocab;
     double rate;
@@ -138,7 +139,18 @@ static void print(const mx_invocation *inv, load *l)
     mx_bench_print(inv, "preemptions", (double)c.preemptions, "");
 }
 
-static mx_status open_engine(load *l, const mx_invocation *inv, const mx_model_ref *ref)
+/* `use` of an engine. */
+static mx_status measure(void *ctx, mx_engine *e)
+{
+    load *l = ctx;
+    l->engine = e;
+    l->vocab = mx_engine_vocab(e);
+    MX_TRY(drive(l));
+    print(l->inv, l);
+    return MX_OK;
+}
+
+static mx_status run_engine(load *l, const mx_invocation *inv, const mx_model_ref *ref)
 {
     const mx_config *c = inv->config;
     int64_t most = l->spread ? 4 : 1;
@@ -151,9 +163,7 @@ static mx_status open_engine(load *l, const mx_invocation *inv, const mx_model_r
                             .memory_share = mx_config_float(c, "gpu_memory_utilization"),
                             .no_prefix_cache = true};
     MX_TRY(mx_compute_dtype(c, NULL, &eo.compute));
-    MX_TRY(mx_engine_open(&l->engine, &eo));
-    l->vocab = mx_engine_vocab(l->engine);
-    return MX_OK;
+    return mx_engine_run(&(mx_engine_use){c, &eo, "`maxc bench serve`", measure, l});
 }
 
 static mx_status run(mx_invocation *inv)
@@ -161,7 +171,8 @@ static mx_status run(mx_invocation *inv)
     const mx_config *c = inv->config;
     mx_model_ref ref = {0};
     mx_arena a = {0};
-    load l = {.n = mx_config_int(c, "requests"),
+    load l = {.inv = inv,
+              .n = mx_config_int(c, "requests"),
               .concurrency = mx_config_int(c, "concurrency"),
               .input = mx_config_int(c, "input_tokens"),
               .output = mx_config_int(c, "output_tokens"),
@@ -175,16 +186,12 @@ static mx_status run(mx_invocation *inv)
         l.arrives[i] = at += -log(1 - uniform(i, 6)) / l.rate;
     mx_status st = mx_model_ref_open(&ref, mx_config_text(c, "model_name"), inv->home, c);
     if (!st)
-        st = open_engine(&l, inv, &ref);
-    if (!st)
-        st = drive(&l);
-    if (!st)
-        print(inv, &l);
-    mx_engine_close(l.engine);
+        st = run_engine(&l, inv, &ref);
     mx_model_ref_close(&ref);
     mx_free(l.between);
     mx_arena_fini(&a);
     return st;
 }
 
-const mx_bench mx_bench_serve = {"serve", "the engine under load: tokens a second, latencies", run};
+const mx_bench mx_bench_serve = {"serve", "the engine under load: tokens a second, latencies",
+                                 run, .meshes = true};

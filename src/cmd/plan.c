@@ -291,7 +291,7 @@ static mx_status run(mx_invocation *inv)
     MX_TRY_OUT(st, mx_mesh_configure(&mesh, c, 1));
     bool meshed = mesh.ranks > 1;
     if (meshed)
-        MX_TRY_OUT(st, mx_mesh_check(&mesh, c, &m));
+        MX_TRY_OUT(st, mx_mesh_check(&mesh, c));
     mx_programs_ranks by = {mesh.ranks, 1, meshed ? &mesh.how : NULL};
     by.data_ranks = meshed ? mx_mesh_size(&mesh.mesh, mx_mesh_rows(&mesh)) : 1;
     MX_TRY_OUT(st, mx_programs_configure(&q, c, &m, by, &arena));

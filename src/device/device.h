@@ -286,6 +286,9 @@ mx_status mx_exec_write(mx_exec *e, const char *name, const void *src) MX_MUST_U
 mx_status mx_exec_write_whole(mx_exec *e, const char *name, const void *src) MX_MUST_USE;
 /* The same from the rows (dim 0) that the rank has, whole in the other dims. */
 mx_status mx_exec_write_rows(mx_exec *e, const char *name, const void *rows) MX_MUST_USE;
+/* The same where rows are another dim. */
+mx_status mx_exec_write_rows_at(mx_exec *e, const char *name, int dim,
+                                const void *rows) MX_MUST_USE;
 mx_status mx_exec_read(mx_exec *e, const char *name, void *dst) MX_MUST_USE;
 /* The type of an input or result; NULL when the program has no use for such a name. */
 const mx_type *mx_exec_type(const mx_exec *e, const char *name);

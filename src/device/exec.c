@@ -330,20 +330,25 @@ mx_status mx_exec_write_whole(mx_exec *e, const char *name, const void *src)
     return n && n->box ? write_part(e, n, n->box, src) : mx_exec_write(e, name, src);
 }
 
-mx_status mx_exec_write_rows(mx_exec *e, const char *name, const void *rows)
+mx_status mx_exec_write_rows_at(mx_exec *e, const char *name, int dim, const void *rows)
 {
     const mx_node *n = mx_program_find(e->program, name);
     bool cut = false;
-    for (int d = 1; n && n->box && d < n->type.ndim; d++)
-        cut |= n->box->at.dim[d].n > 0;
+    for (int d = 0; n && n->box && d < n->type.ndim; d++)
+        cut |= d != dim && n->box->at.dim[d].n > 0;
     if (!cut)
         return mx_exec_write(e, name, rows);
     mx_box own = *n->box;
-    int64_t count = own.whole.dim[0] = n->type.dim[0];
-    own.at.dim[0] = (mx_cut){0};
-    own.n_runs[0] = 1;
-    own.run[0][0] = (mx_cut_run){0, count};
+    int64_t count = own.whole.dim[dim] = n->type.dim[dim];
+    own.at.dim[dim] = (mx_cut){0};
+    own.n_runs[dim] = 1;
+    own.run[dim][0] = (mx_cut_run){0, count};
     return write_part(e, n, &own, rows);
+}
+
+mx_status mx_exec_write_rows(mx_exec *e, const char *name, const void *rows)
+{
+    return mx_exec_write_rows_at(e, name, 0, rows);
 }
 
 mx_status mx_exec_read(mx_exec *e, const char *name, void *dst)

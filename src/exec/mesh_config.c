@@ -309,7 +309,7 @@ mx_axis_set mx_mesh_rows(const mx_mesh_plan *p)
     return mx_cut_axes(&at.dim[0]);
 }
 
-mx_status mx_mesh_check(const mx_mesh_plan *p, const mx_config *c, const mx_model_spec *m)
+mx_status mx_mesh_check(const mx_mesh_plan *p, const mx_config *c)
 {
     int context = mx_mesh_degree(&p->mesh, MX_AXIS_CONTEXT);
     int64_t length = mx_config_int(c, "max_target_length");
@@ -320,9 +320,6 @@ mx_status mx_mesh_check(const mx_mesh_plan *p, const mx_config *c, const mx_mode
                        (long long)length, (long long)pieces, context,
                        pieces > context ? " (two each, so that ranks have equal work: "
                                           "context_parallel_load_balance=false has one)" : "");
-    if (mx_config_bool(c, "use_multimodal") && m->family->images)
-        return mx_fail(MX_USAGE, "%s: images on a mesh are not done yet; use_multimodal=false "
-                       "trains on text alone", mx_config_where(c, "use_multimodal"));
     if (mx_config_bool(c, "use_qk_clip") && (mx_mesh_degree(&p->mesh, MX_AXIS_STAGE) > 1 ||
                                              p->how.optimizer_over_data))
         return mx_fail(MX_USAGE, "%s: use_qk_clip with stages, or with shard_optimizer_over_data, "

@@ -37,8 +37,7 @@ mx_status mx_mesh_refuse(const mx_config *c, const char *does) MX_MUST_USE;
 /* An error where the mesh has stages: for what does not run as a pipeline. */
 mx_status mx_mesh_without_stages(const mx_mesh_plan *p, const char *what) MX_MUST_USE;
 /* What this mesh cannot do to this model, or to batches of this length. */
-mx_status mx_mesh_check(const mx_mesh_plan *p, const mx_config *c,
-                        const mx_model_spec *m) MX_MUST_USE;
+mx_status mx_mesh_check(const mx_mesh_plan *p, const mx_config *c) MX_MUST_USE;
 /* The axes that rows of a batch are shared over, and this rank's place among those who share. */
 mx_axis_set mx_mesh_rows(const mx_mesh_plan *p);
 

@@ -84,6 +84,7 @@ mx_status mx_programs_configure(mx_programs_request *q, const mx_config *cfg,
     q->mtp_eval = mx_config_int(cfg, "mtp_eval_target_module");
     MX_TRY(mx_step_configure(&q->options, cfg, m, MX_STEP_TRAIN, q->batch.microbatch, a));
     q->options.compile.partition = by.on;
+    q->options.shape.images_by_row = by.on && q->options.shape.images_per_row;
     return MX_OK;
 }
 

@@ -188,7 +188,7 @@ mx_status mx_saved_programs_make(const mx_saved_request *r, mx_str *note)
     mx_config_forget(c, MX_KEY_SHAPE); /* but for what the model was made of */
     MX_TRY_OUT(st, mx_mesh_configure(&mesh, c, r->processes));
     if (mesh.ranks > 1)
-        MX_TRY_OUT(st, mx_mesh_check(&mesh, c, r->model));
+        MX_TRY_OUT(st, mx_mesh_check(&mesh, c));
     mx_saved_for what = {.device = r->device->name, .chip = r->chip ? r->chip : "",
                          .ranks = mesh.ranks, .data_ranks = 1,
                          .model = mx_saved_model(r->model, &arena)};

@@ -47,7 +47,8 @@ mx_head mx_model_build(mx_graph *g, const mx_model_spec *m, mx_model_shape s, mx
     if (s.packed || s.cache_len)
         b->positions = mx_axes(axes, mx_input(g, "positions", rows, MX_I32));
     if (s.places)
-        b->places = mx_input(g, "places", MX_SHAPE(3, s.batch, s.seq), MX_I32);
+        b->places = mx_axes(s.images_by_row ? ",activation_batch,activation_length" : NULL,
+                            mx_input(g, "places", MX_SHAPE(3, s.batch, s.seq), MX_I32));
     if (s.packed)
         b->segments = mx_axes(axes, mx_input(g, "segments", rows, MX_I32));
     int64_t images = s.images + s.images_per_row * s.batch;
@@ -57,6 +58,12 @@ mx_head mx_model_build(mx_graph *g, const mx_model_spec *m, mx_model_shape s, mx
         mx_shape whole = MX_SHAPE(images, i.channels, i.size, i.size);
         mx_shape pieces = MX_SHAPE(s.batch, images / s.batch, mx_image_floats(&i));
         b->pixels = mx_input(g, "pixels", i.size ? whole : pieces, g->param_dtype);
+        if (s.images_by_row) {
+            b->image_room = s.images_per_row * i.tokens;
+            mx_axes(i.size ? mx_axes_text(g, "activation_batch*%lld,,,",
+                                          (long long)s.images_per_row)
+                           : "activation_batch,,", b->pixels);
+        }
     }
     if (s.draft)
         b->before = mx_input(g, "before", MX_SHAPE(s.batch, s.seq, m->summary.d_model), MX_F32);

@@ -177,6 +177,7 @@ typedef struct {
     int64_t batch, seq;
     int64_t images;    /* in the whole batch; 0: text only */
     int64_t images_per_row; /* instead: in each of its rows at most */
+    bool images_by_row;     /* those of a row lie at its own place: on a mesh, which cuts rows */
     int64_t image_width; /* instead, over pages: of what a tower has given for a token (mx_build) */
     bool packed;
     bool places;       /* tokens have places (mx_image_spec) */

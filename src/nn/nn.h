@@ -37,6 +37,8 @@ typedef struct {
     mx_node *pixels;    /* images, as the family's processor gives them; NULL: none */
     mx_node *image;     /* over pages, in place of pixels: (B, S, n d), what a tower has given for
                            each token (nn/vision.h); tokens of images are -1 then. NULL: none */
+    int64_t image_room; /* tokens of the images of a row of the batch, which have a table of their
+                           own: on a mesh. 0: all images follow each other */
     mx_node *features;  /* what the tower gives, (rows, n d): set by a model that has pixels */
     double init_scale;  /* standard deviation of new weights (initializer_range) */
     int64_t cache_len;  /* 0: no cache. Otherwise positions below this can be decoded */

@@ -120,10 +120,13 @@ static mx_node *is_image(mx_graph *g, const mx_build *b, int64_t image_token)
     return mx_equal(g, b->tokens, mx_constant(g, MX_SCALAR, MX_I32, (double)image_token));
 }
 
-/* How many image tokens there are up to each, in the whole batch or from per_row x its row on. */
+/* How many image tokens there are up to each: in its row, in the whole batch, or from per_row x its
+ * row on. */
 static mx_node *count_images(mx_graph *g, const mx_build *b, mx_node *image, int64_t per_row)
 {
     mx_shape rows = MX_SHAPE(b->batch, b->seq);
+    if (b->image_room)
+        return mx_cumsum(g, image, false);
     if (!per_row) {
         image = mx_reshape(g, image, MX_SHAPE(b->batch * b->seq));
         return mx_reshape(g, mx_cumsum(g, image, false), rows);
@@ -148,13 +151,22 @@ mx_token_kinds mx_split_tokens(mx_graph *g, const mx_build *b, int64_t image_tok
     return (mx_token_kinds){mx_cast(g, text, MX_I32), mx_cast(g, place, MX_I32)};
 }
 
+/* features (rows, d) -> (B, S, d) */
+static mx_node *features_of_tokens(mx_graph *g, const mx_build *b, mx_node *features, mx_node *ids)
+{
+    if (!b->image_room)
+        return mx_embed(g, features, ids);
+    mx_shape by_row = MX_SHAPE(b->batch, b->image_room, features->type.dim[1]);
+    return mx_embed_by_row(g, mx_reshape(g, features, by_row), ids);
+}
+
 void mx_image_embed(mx_graph *g, mx_build *b, const mx_token_kinds *kinds,
                     mx_node *const *features, int n, mx_node **out)
 {
     if (!b->image) {
         b->features = n == 1 ? features[0] : mx_concat(g, n, features, 1);
         for (int i = 0; i < n; i++)
-            out[i] = mx_embed(g, features[i], kinds->image);
+            out[i] = features_of_tokens(g, b, features[i], kinds->image);
         return;
     }
     int64_t d = b->image->type.dim[2] / n;

@@ -219,7 +219,7 @@ static mx_status compile_ranks(mx_forecast *f, const mx_config *c, const mx_mode
     mx_programs_request q;
     mx_status st;
     MX_TRY_OUT(st, mx_mesh_use(&on, c, &f->mesh));
-    MX_TRY_OUT(st, mx_mesh_check(&on, c, m));
+    MX_TRY_OUT(st, mx_mesh_check(&on, c));
     mx_programs_ranks by = {f->layout.chips, f->layout.data, f->layout.chips > 1 ? &on.how : NULL};
     MX_TRY_OUT(st, mx_programs_configure(&q, c, m, by, &arena));
     q.options.compile.device = f->traits ? f->traits : &mx_cuda_traits;

@@ -56,7 +56,12 @@ refused 2 'argument ici_fsdp_parallelism=3: the mesh multiplies to 3 ranks and t
     ici_fsdp_parallelism=3 virtual_ranks=2
 refused 2 'layers.0.self_attn: .*ulysses: 6 query heads and 6 key heads do not divide by context=4; use ring' train \
     model_name=llama-15m run_name=r base_output_directory="$d" mesh=context=4 context_parallel_strategy=ulysses max_target_length=64
-refused 2 'measures one device' bench train mesh=tensor=2
+refused 2 'this measurement is of one device' bench decode model_name=llama-15m mesh=tensor=2
+refused 2 'stage=2, and `maxc bench train` does not run as a pipeline yet' bench train model_name=llama-15m mesh=stage=2
+bench() { "$maxc" bench "$@" num_threads=2 > "$d/out" 2>&1 && grep -q 'tokens per second' "$d/out" || fail "bench $*: $(cat "$d/out")"; }
+bench train model_name=llama-15m mesh=fsdp=2 steps=1 per_device_batch_size=1 max_target_length=64
+grep -q 'memory planned of a rank' "$d/out" || fail "bench train did not run on a mesh: $(cat "$d/out")"
+bench serve model_name=llama-15m mesh=tensor=2 requests=2 concurrency=2 input_tokens=8 output_tokens=4
 refused 2 'joins processes with a GPU each' train run_name=r base_output_directory="$d" mesh=fsdp=2 collectives=nccl
 
 # Rules that mean nothing are errors.

@@ -434,7 +434,7 @@ static mx_status begin(mx_run *r, const mx_run_start *s, const mx_mesh_rank *mes
 static mx_status open_work(mx_run *r)
 {
     if (r->mesh_rank)
-        MX_TRY(mx_mesh_check(r->mesh_rank->mesh, r->c, &r->model));
+        MX_TRY(mx_mesh_check(r->mesh_rank->mesh, r->c));
     mx_programs_ranks by = {r->ranks.comm->size, r->ranks.data_ranks,
                             r->mesh_rank ? &r->mesh_rank->how : NULL};
     MX_TRY(mx_programs_configure(&r->request, r->c, &r->model, by, &r->arena));

@@ -66,15 +66,16 @@ void mx_run_inflight_close(mx_run *r)
 
 /* --- starting a step --- */
 
-/* The images of n rows, at most `most` a row, follow each other; pieces begin with their row. What
- * is not used stays as it was: no token stands for it. */
+/* The images of n rows, at most `most` a row, follow each other; pieces begin with their row, on a
+ * mesh all images do. What is not used stays as it was: no token stands for it. */
 static void copy_images(mx_run *r, const mx_batch *b, int64_t row, int64_t n, int64_t most)
 {
     const mx_image_spec *s = &r->data.images.processor.spec;
     size_t floats = (size_t)mx_image_floats(s);
     for (int64_t i = 0; i < n; i++) {
         int64_t from = b->first_image[row + i], count = b->first_image[row + i + 1] - from;
-        int64_t to = s->size ? from - b->first_image[row] : i * most;
+        bool by_row = !s->size || r->request.options.shape.images_by_row;
+        int64_t to = by_row ? i * most : from - b->first_image[row];
         if (!s->size)
             mx_pieces_clear(s, r->batch.pixels + (size_t)to * floats, most);
         if (count)
@@ -93,16 +94,17 @@ static mx_status feed_places(mx_run *r, mx_exec *e, const mx_batch *b, int64_t r
                         b->first_image[row + i + 1] - from, &next, r->batch.places + i * b->seq_len,
                         rows * b->seq_len);
     }
-    return mx_exec_write(e, "places", r->batch.places);
+    return mx_exec_write_rows_at(e, "places", 1, r->batch.places);
 }
 
 static mx_status feed_images(mx_run *r, mx_exec *e, const mx_batch *b, int64_t row)
 {
-    int64_t rows = mx_exec_type(e, "tokens")->dim[0], from = b->first_image[row];
+    int64_t rows = r->goal.fed, from = b->first_image[row];
     int64_t n = b->first_image[row + rows] - from;
     int64_t most = r->request.options.shape.images_per_row;
-    bool whole = r->data.images.processor.spec.size > 0, fits = n <= rows * most;
-    for (int64_t i = row; i < row + rows && !whole; i++)
+    bool by_row = !r->data.images.processor.spec.size || r->request.options.shape.images_by_row;
+    bool fits = n <= rows * most;
+    for (int64_t i = row; i < row + rows && by_row; i++)
         fits = fits && b->first_image[i + 1] - b->first_image[i] <= most;
     if (!fits)
         return mx_fail(MX_INPUT,
