@@ -66,13 +66,16 @@ static bool is_scale_dtype(mx_st_dtype d)
 }
 
 /* The block along one dim of `n` elements with `k` scales: what the configuration says when it
- * fits, else an even division. 0: neither. */
-static int64_t block_of(int64_t n, int64_t k, int64_t hint)
+ * fits, else an even division, unless the weight `must` be as it says. 0: neither. */
+static int64_t block_of(int64_t n, int64_t k, int64_t hint, bool must)
 {
+    hint = hint == MX_WHOLE_DIM ? n : hint;
     if (k <= 0)
         return 0;
     if (hint > 0 && n / hint + (n % hint != 0) == k)
         return hint;
+    if (must)
+        return 0;
     if (n % k == 0)
         return n ? n / k : 1;
     return (n + 127) / 128 == k ? 128 : 0;
@@ -84,6 +87,16 @@ static bool same_leading(const mx_st_tensor *a, const mx_st_tensor *b, int n)
         if (a->dim[i] != b->dim[i])
             return false;
     return true;
+}
+
+/* Does the configuration speak of this weight? weight_block_size is of X_scale_inv: files have
+ * other float8 beside it. A file that was cut would else be read with blocks of another size. */
+static bool is_described(const pairing *p, const mx_quant_tensor *w)
+{
+    if (!p->hints.block_rows)
+        return false;
+    return strcmp(p->hints.method, "compressed-tensors") == 0 ||
+           (is_fp8(w->data) && !mx_ends_with(w->scale->name, "_scale"));
 }
 
 /* The grid of scales over matrices (rows, cols): dims (..., scale_rows, scale_cols), or one scale a
@@ -105,12 +118,14 @@ static bool fit_scales(pairing *p, mx_quant_tensor *w)
         w->scale_rows = w->rows;
         w->scale_cols = 1;
     }
-    w->block_rows = block_of(w->rows, w->scale_rows, p->hints.block_rows);
-    w->block_cols = block_of(w->cols, w->scale_cols, p->hints.block_cols);
+    bool must = is_described(p, w);
+    w->block_rows = block_of(w->rows, w->scale_rows, p->hints.block_rows, must);
+    w->block_cols = block_of(w->cols, w->scale_cols, p->hints.block_cols, must);
     if (w->block_rows && w->block_cols)
         return true;
-    complain(p, s->name, "%s do not fit %" PRId64 " matrices of %" PRId64 " x %" PRId64,
-             mx_st_describe(s, have, sizeof have), w->n_matrices, w->rows, w->cols);
+    complain(p, s->name, "%s do not fit %" PRId64 " matrices of %" PRId64 " x %" PRId64 "%s",
+             mx_st_describe(s, have, sizeof have), w->n_matrices, w->rows, w->cols,
+             must ? " in the blocks that quantization_config names" : "");
     return false;
 }
 
@@ -146,6 +161,17 @@ static bool is_empty(pairing *p, const mx_st_tensor *t, const mx_st_tensor *scal
     return true;
 }
 
+/* compressed-tensors' "int-quantized" with zero points: one beside each scale. */
+static bool fit_zeros(pairing *p, mx_quant_tensor *w)
+{
+    w->zero = w->data->dtype == MX_ST_I8 ? sibling(p, w->name, "_zero_point") : NULL;
+    if (!w->zero || (w->zero->dtype == MX_ST_I8 && w->zero->n == w->scale->n))
+        return true;
+    complain(p, w->zero->name, "expected %" PRId64 " zero points, I8, one for each scale",
+             w->scale->n);
+    return false;
+}
+
 static bool pair_scaled(pairing *p, const mx_st_tensor *t, mx_quant_tensor *w)
 {
     w->kind = MX_QUANT_SCALED;
@@ -154,7 +180,7 @@ static bool pair_scaled(pairing *p, const mx_st_tensor *t, mx_quant_tensor *w)
         complain(p, t->name, "a quantised scalar");
         return false;
     }
-    return fit_scales(p, w);
+    return fit_scales(p, w) && fit_zeros(p, w);
 }
 
 /* Two E2M1 in a byte, a scale for 32 of them: (rows, cols / 2) I8, (rows, cols / 32) F8_E8M0. */
@@ -356,6 +382,10 @@ static bool is_part(pairing *p, const mx_st_tensor *t)
         const mx_st_tensor *w = mx_hf_dir_find(p->dir, stem);
         return w && (is_fp8(w) || w->dtype == MX_ST_I8);
     }
+    if ((stem = stem_of(p, t->name, "_zero_point"))) {
+        const mx_st_tensor *w = mx_hf_dir_find(p->dir, stem);
+        return w && w->dtype == MX_ST_I8 && sibling(p, stem, "_scale");
+    }
     if ((stem = stem_of(p, t->name, ".scale"))) {
         const mx_st_tensor *w = sibling(p, stem, ".weight");
         return w && (is_fp8(w) || w->dtype == MX_ST_I8);
@@ -457,6 +487,8 @@ void mx_quant_close(mx_quant_set *q)
 const mx_quant_tensor *mx_quant_find(const mx_quant_set *q, const char *name)
 {
     mx_quant_tensor key = {.name = name};
+    if (!q->n_tensors)
+        return NULL;
     return bsearch(&key, q->tensors, (size_t)q->n_tensors, sizeof *q->tensors, by_name);
 }
 

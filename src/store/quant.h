@@ -8,6 +8,7 @@
  *     scaled   X F8_E4M3 / F8_E5M2 / I8 (..., R, C)          X[r, c] * s[r / br, c / bc]
  *              X_scale_inv or X_scale, a grid of scales      (DeepSeek V3, Kimi K2: 128 x 128
  *              Y.weight, Y.scale: the same (DeepSeek V4)     blocks, the last cut short)
+ *              X_zero_point I8, like the scales, of I8       (X[r, c] - zero) * s
  *              Y.weight I8, Y.SCB F32 (R): a row's largest   X[r, c] * SCB[r] / 127
  *              magnitude (bitsandbytes' int8)
  *     mxfp4    X_blocks U8 (..., R, G, 16), two E2M1 each,   value[nibble] * 2^(scale - 127)

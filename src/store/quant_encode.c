@@ -20,11 +20,10 @@ static bool has_codes(const rows *r)
     const mx_quant_tensor *t = r->from->t;
     mx_dtype d = r->v->type.dtype;
     if (r->from->numbers || t->n_matrices != 1 || t->transposed || t->scale_cols != r->groups ||
-        t->block_rows != 1 || t->group_of || (t->scale && t->scale->dtype == MX_ST_U8))
+        t->block_rows != 1 || t->group_of || t->zero || (t->scale && t->scale->dtype == MX_ST_U8))
         return false;
     if (t->kind == MX_QUANT_PACKED)
-        return !t->zero && ((d == MX_U8 && t->bits == 4) ||
-                            (d == MX_I8 && t->bits == 8 && t->cols % 4 == 0));
+        return (d == MX_U8 && t->bits == 4) || (d == MX_I8 && t->bits == 8 && t->cols % 4 == 0);
     return t->kind == MX_QUANT_SCALED && ((d == MX_I8 && t->data->dtype == MX_ST_I8) ||
                                           (d == MX_F8_E4M3 && t->data->dtype == MX_ST_F8_E4M3));
 }

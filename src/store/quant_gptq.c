@@ -41,7 +41,8 @@ mx_status mx_gptq_hints_read(const json_t *config, const char *method, mx_gptq_h
     const char *format = json_string_value(json_object_get(config, "checkpoint_format"));
     json_int_t bits = json_integer_value(json_object_get(config, "bits"));
     h->second_format = format && strcmp(format, "gptq_v2") == 0;
-    h->group = json_integer_value(json_object_get(config, "group_size"));
+    if (!json_object_get(config, "dynamic")) /* with which groups differ from module to module */
+        h->group = json_integer_value(json_object_get(config, "group_size"));
     h->bits = bits == 8 ? 8 : 4;
     if ((bits != 4 && bits != 8) || (h->awq && bits != 4))
         return mx_fail(MX_INPUT, "quantization_config: %s with %lld bits; 4 are read, and 8 of "
@@ -66,10 +67,11 @@ static bool is_scale(const mx_st_tensor *t)
 }
 
 /* Inputs of a group, where they are in order; 0: the groups do not fit. */
-static int64_t group_of(const struct mx_quant_gptq *g, int64_t hint)
+static int64_t group_of(const struct mx_quant_gptq *g, int64_t said)
 {
-    if (hint > 0 && g->in / hint + (g->in % hint != 0) == g->groups)
-        return hint;
+    if (said)
+        return g->groups == (said < 0 ? 1 : (g->in + said - 1) / said) ? said < 0 ? g->in : said
+                                                                       : 0;
     return g->groups > 0 && g->in % g->groups == 0 ? g->in / g->groups : 0;
 }
 
@@ -97,9 +99,9 @@ mx_status mx_quant_gptq_open(const mx_hf_dir *d, const mx_gptq_hints *h, mx_aren
                        "%" PRId64 " outputs", g->in, g->out);
     if (g->group_of && (g->group_of->dtype != MX_ST_I32 || g->group_of->n != g->in))
         return mx_fail(MX_INPUT, "its .g_idx does not fit %" PRId64 " inputs", g->in);
-    if (!g->group_of && !g->group)
-        return mx_fail(MX_INPUT, "%" PRId64 " groups do not divide %" PRId64 " inputs", g->groups,
-                       g->in);
+    if (!g->group && (h->group || !g->group_of))
+        return mx_fail(MX_INPUT, "%" PRId64 " groups of %" PRId64 " inputs, which is not what "
+                       "group_size says (%" PRId64 ")", g->groups, g->in, h->group);
     w->kind = MX_QUANT_GPTQ;
     w->gptq = g;
     w->bits = h->bits;
@@ -169,7 +171,7 @@ static void one_row(const struct mx_quant_gptq *g, const stored *s, int64_t o, i
         uint32_t q = g->awq ? s->words[i * (g->out / per) + o / per] >> shift
                             : s->words[i / per * g->out + o] >> (i % per * g->bits);
         uint32_t z = s->zeros[k * zero_words + o / per] >> shift;
-        int value = (int)(q & mask) - (int)(z & mask) - g->plus;
+        int value = (int)(q & mask) - (int)((z + g->plus) & mask);
         out[i - from] = (float)value * s->scale[k * g->out + o];
     }
 }

@@ -45,6 +45,7 @@ static const field of_numbers[] = {
     {NULL, "type", WORD, 0, 0, "int float"},
     {NULL, "strategy", WORD, 0, 0, "tensor channel group block token tensor_group attn_head"},
     {NULL, "symmetric", FLAG, 0, 0, NULL},
+    {NULL, "block_structure", PAIR, 1, MAX_SIZE, NULL},
 };
 
 static bool is_whole(const json_t *v, const field *f)
@@ -119,7 +120,33 @@ static mx_status check_numbers(const json_t *v, const char *path)
     return MX_OK;
 }
 
-static mx_status read_weights(mx_quant_hints *h, const json_t *w, const char *path, bool *mixed)
+/* What the groups of config.json do not agree on, or do not say. */
+typedef struct {
+    bool bits, blocks;
+} mixture;
+
+/* The block of weights under one scale; zeros: it is not said. */
+static void read_block(const json_t *w, int64_t group, int64_t *rows, int64_t *cols)
+{
+    const char *strategy = json_string_value(json_object_get(w, "strategy"));
+    const json_t *block = json_object_get(w, "block_structure");
+    *rows = *cols = 0;
+    if (!strategy && group > 0) /* what the strategy is where it is not named */
+        strategy = "group";
+    if (!strategy)
+        return;
+    if (strcmp(strategy, "channel") == 0 || (strcmp(strategy, "group") == 0 && group)) {
+        *rows = 1;
+        *cols = strcmp(strategy, "group") == 0 && group > 0 ? group : MX_WHOLE_DIM;
+    } else if (strcmp(strategy, "tensor") == 0) {
+        *rows = *cols = MX_WHOLE_DIM;
+    } else if (strcmp(strategy, "block") == 0) {
+        *rows = json_integer_value(json_array_get(block, 0));
+        *cols = json_integer_value(json_array_get(block, 1));
+    }
+}
+
+static mx_status read_weights(mx_quant_hints *h, const json_t *w, const char *path, mixture *mixed)
 {
     MX_TRY(check_numbers(w, path));
     int n = (int)json_integer_value(json_object_get(w, "num_bits"));
@@ -128,8 +155,16 @@ static mx_status read_weights(mx_quant_hints *h, const json_t *w, const char *pa
         return wrong(path, w, "num_bits to be 4 or 8");
     if (group > 0 && !h->group)
         h->group = group;
-    *mixed = *mixed || (h->bits && n && h->bits != n);
-    h->bits = n ? n : h->bits;
+    if (!n)
+        return MX_OK;
+    int64_t rows, cols;
+    read_block(w, group, &rows, &cols);
+    mixed->bits |= h->bits && h->bits != n;
+    mixed->blocks |= !rows || !cols || (h->bits && (h->block_rows != rows ||
+                                                    h->block_cols != cols));
+    h->bits = n;
+    h->block_rows = rows;
+    h->block_cols = cols;
     return MX_OK;
 }
 
@@ -147,7 +182,7 @@ static mx_status read_inputs(mx_quant_hints *h, const json_t *a, const char *pat
     return MX_OK;
 }
 
-static mx_status read_group(mx_quant_hints *h, const char *name, const json_t *g, bool *mixed)
+static mx_status read_group(mx_quant_hints *h, const char *name, const json_t *g, mixture *mixed)
 {
     char path[160];
     snprintf(path, sizeof path, "quantization_config.config_groups.%.40s", name);
@@ -162,12 +197,18 @@ static mx_status read_group(mx_quant_hints *h, const char *name, const json_t *g
 static mx_status read_groups(mx_quant_hints *h, json_t *groups)
 {
     MX_TRY(check_object(groups, "quantization_config.config_groups"));
-    bool mixed = false;
+    mixture mixed = {0};
     const char *key;
     json_t *g;
-    json_object_foreach(groups, key, g) if (!json_is_array(g))
-        MX_TRY(read_group(h, key, g, &mixed));
-    h->bits = mixed ? 0 : h->bits;
+    json_object_foreach(groups, key, g) {
+        if (json_is_array(g))
+            mixed.blocks = true;
+        else
+            MX_TRY(read_group(h, key, g, &mixed));
+    }
+    h->bits = mixed.bits ? 0 : h->bits;
+    if (mixed.blocks)
+        h->block_rows = h->block_cols = 0;
     return MX_OK;
 }
 
@@ -203,10 +244,13 @@ static mx_status read_all(mx_quant_hints *h, const json_t *config)
     MX_TRY(check_object(c, "quantization_config"));
     MX_TRY(read_method(h, c));
     MX_TRY(mx_gptq_hints_read(c, h->method, &h->gptq, &h->has_gptq));
+    MX_TRY(read_groups(h, json_object_get(c, "config_groups")));
     const json_t *block = json_object_get(c, "weight_block_size");
-    h->block_rows = json_integer_value(json_array_get(block, 0));
-    h->block_cols = json_integer_value(json_array_get(block, 1));
-    return read_groups(h, json_object_get(c, "config_groups"));
+    if (strcmp(h->method, "compressed-tensors") != 0) {
+        h->block_rows = json_integer_value(json_array_get(block, 0));
+        h->block_cols = json_integer_value(json_array_get(block, 1));
+    }
+    return MX_OK;
 }
 
 mx_status mx_quant_hints_read(mx_quant_hints *h, const json_t *config, const char *where)

@@ -10,9 +10,12 @@
 #include "base/status.h"
 #include "store/quant_gptq.h"
 
+enum { MX_WHOLE_DIM = -1 };
+
 /* Zero where it says nothing. */
 typedef struct {
     const char *method; /* borrows from config; NULL: weights lie as they are */
+    /* Of weights under one scale, where all groups agree; MX_WHOLE_DIM: not cut along this dim. */
     int64_t block_rows, block_cols;
     int bits;      /* of packed weights, where all groups agree */
     int64_t group; /* columns under one scale, of the first group that has them */

@@ -26,6 +26,7 @@ typedef struct {
     uint8_t *raw;   /* the stored bytes of a panel, or of the matrix when transposed */
     size_t raw_bytes;
     uint32_t *zero; /* packed along the rows: (ceil(rows * bits / 32), scale_cols) */
+    int8_t *minus;  /* of bytes: (scale_rows, scale_cols) */
     int32_t *group_of; /* (cols); NULL: groups lie side by side */
     float *panel;
 } reader;
@@ -35,6 +36,7 @@ static void finish(reader *r)
     mx_free(r->scale);
     mx_free(r->raw);
     mx_free(r->zero);
+    mx_free(r->minus);
     mx_free(r->group_of);
     mx_free(r->panel);
 }
@@ -58,6 +60,11 @@ static mx_status read_scales(reader *r, int64_t matrix)
     if (t->group_of && !r->group_of) {
         MX_TRY(mx_alloc((void **)&r->group_of, (size_t)t->cols * 4, t->group_of->name));
         MX_TRY(mx_st_read(t->group_of, 0, t->cols, MX_ST_I32, r->group_of, NULL));
+    }
+    if (t->zero && t->kind == MX_QUANT_SCALED) {
+        if (!r->minus)
+            MX_TRY(mx_alloc((void **)&r->minus, (size_t)n, t->zero->name));
+        return mx_st_read(t->zero, matrix * n, n, MX_ST_I8, r->minus, NULL);
     }
     if (t->zero && !r->zero) {
         MX_TRY(mx_alloc((void **)&r->zero, (size_t)t->zero->n * 4, t->zero->name));
@@ -100,6 +107,12 @@ MX_INLINE void scale_run(float *x, int64_t n, float s)
         x[i] *= s;
 }
 
+MX_INLINE void minus_run(float *x, int64_t n, float zero)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] -= zero;
+}
+
 MX_INLINE void int8_run(const uint8_t *raw, int64_t n, int minus, float s, float *out)
 {
     for (int64_t i = 0; i < n; i++)
@@ -138,16 +151,17 @@ MX_INLINE void fp4_run(const uint8_t *raw, int64_t n, float s, float *out)
 MX_CLONES static void scaled_row(const reader *r, const uint8_t *raw, int64_t row, float *out)
 {
     const mx_quant_tensor *t = r->t;
-    const float *scale = r->scale + row / t->block_rows * t->scale_cols;
-    int64_t bad = 0;
+    int64_t first = row / t->block_rows * t->scale_cols, bad = 0;
     if (t->data->dtype == MX_ST_I8)
         for (int64_t c = 0; c < t->cols; c++)
             out[c] = (float)(int8_t)raw[c];
     else
         (void)!mx_st_convert(t->data->dtype, raw, MX_ST_F32, out, t->cols, NULL, &bad);
     for (int64_t c = 0, k = 0; c < t->cols; c += t->block_cols, k++) {
-        int64_t left = t->cols - c;
-        scale_run(out + c, left < t->block_cols ? left : t->block_cols, scale[k]);
+        int64_t left = t->cols - c, n = left < t->block_cols ? left : t->block_cols;
+        if (r->minus)
+            minus_run(out + c, n, r->minus[first + k]);
+        scale_run(out + c, n, r->scale[first + k]);
     }
 }
 

@@ -213,8 +213,9 @@ MX_TEST(quant_config_values_are_checked)
 #undef CT
 }
 
-/* Twelve inputs and eight outputs in groups of four, in each of the three forms: number
- * (o + 3 i) % 16, zero (o + g) % 15 + 1, scale (1 + g) / 4. Inputs are in groups 2, 1 and 0 where
+/* Twenty-four inputs and eight outputs in groups of eight, in each of the three forms: number
+ * (o + 3 i) % 16, zero (o + g) % 16, scale (1 + g) / 4. A zero of 0 less one is
+ * 15 of four bits. Inputs are in groups 2, 1 and 0 where
  * the order is given. */
 static void check_gptq(const test_dir *d, const char *config, bool awq, int stored_less, bool order)
 {
@@ -233,7 +234,7 @@ static void check_gptq(const test_dir *d, const char *config, bool awq, int stor
     for (int g = 0; g < GROUPS; g++)
         for (int n = 0; n < 8; n++) {
             int o = awq ? column[n] : n;
-            zeros[g] |= (uint32_t)((o + g) % 15 + 1 - stored_less) << 4 * n;
+            zeros[g] |= (uint32_t)((o + g - stored_less) % 16 & 15) << 4 * n;
             scales[g * OUT + n] = (float)(1 + g) / 4;
         }
     mx_st_source src[5] = {
@@ -256,13 +257,16 @@ static void check_gptq(const test_dir *d, const char *config, bool awq, int stor
     }
     for (int k = 0; t && k < OUT * IN; k++) {
         int o = k / IN, i = k % IN, g = group_of[i];
-        float want = (float)((o + 3 * i) % 16 - ((o + g) % 15 + 1)) * (float)(1 + g) / 4;
+        float want = (float)((o + 3 * i) % 16 - (o + g) % 16) * (float)(1 + g) / 4;
         MX_CHECK(got[k] == want, "%s: output %d, input %d: %g, not %g", config, o, i,
                  (double)got[k], (double)want);
     }
     mx_quant_close(&q);
     mx_hf_dir_close(&h);
 }
+
+#define GPTQ_OF(group)                                                                             \
+    "{\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":" group "}}"
 
 MX_TEST(quant_gptq_and_awq_are_read)
 {
@@ -282,6 +286,13 @@ MX_TEST(quant_gptq_and_awq_are_read)
                   {"a.scales", MX_ST_F32, 2, {2, 7}}};
     MX_CHECK_ERROR(open_parts(&d[3], gptq, bad, 1), "its .qzeros or .scales are missing");
     MX_CHECK_ERROR(open_parts(&d[3], gptq, bad, 3), "do not fit 16 inputs and 8 outputs");
+    bad[2].dim[1] = 8;
+    MX_CHECK_OK(open_parts(&d[3], gptq, bad, 3));
+    MX_CHECK_OK(open_parts(&d[3], GPTQ_OF("8"), bad, 3));
+    MX_CHECK_OK(open_parts(&d[3], GPTQ_OF("4,\"dynamic\":{}"), bad, 3));
+    MX_CHECK_ERROR(open_parts(&d[3], GPTQ_OF("4"), bad, 3),
+                   "2 groups of 16 inputs, which is not what group_size says (4)");
+    MX_CHECK_ERROR(open_parts(&d[3], GPTQ_OF("-1"), bad, 3), "group_size says (-1)");
     bad[0].dtype = MX_ST_F32;
     MX_CHECK_ERROR(open_parts(&d[3], gptq, bad, 3), "expected an I32 matrix");
     MX_CHECK_ERROR(open_parts(&d[3], "{\"quantization_config\":{\"quant_method\":\"gptq\","
@@ -346,6 +357,73 @@ MX_TEST(quant_int8_of_bitsandbytes_is_read)
     close_written(&w);
     for (int i = 0; i < 4; i++)
         test_dir_remove(&d[i]);
+}
+
+/* Bytes with zero points, (rows, groups) like their scales. */
+MX_TEST(quant_zero_points_of_bytes_are_read)
+{
+    int8_t codes[2][4] = {{127, -128, 0, 64}, {1, 2, -3, 127}}, zero[4] = {-5, 7, 0, 100};
+    float scale[4] = {2, 0.5f, 1, 3}, got[8];
+    mx_st_source src[3] = {{"a.weight", MX_ST_I8, 2, {2, 4}, codes, 0},
+                           {"a.weight_scale", MX_ST_F32, 2, {2, 2}, scale, 0},
+                           {"a.weight_zero_point", MX_ST_I8, 2, {2, 2}, zero, 0}};
+    test_dir d[2];
+    written w;
+    for (int i = 0; i < 2; i++)
+        test_dir_make(&d[i]);
+    write_and_open(&w, &d[0], src, 3);
+    MX_CHECK_OK(w.st);
+    const mx_quant_tensor *t = mx_quant_find(&w.set, "a.weight");
+    MX_CHECK(t && w.set.n_tensors == 1);
+    for (int at = 0, n = 3; t && at < 8; at += n, n = 5)
+        MX_CHECK_OK(mx_quant_read(t, at, n, MX_ST_F32, got + at, NULL));
+    for (int i = 0; i < 8; i++)
+        MX_CHECK(got[i] == (float)(codes[i / 4][i % 4] - zero[i / 2]) * scale[i / 2], "%d: %g", i,
+                 (double)got[i]);
+    close_written(&w);
+    src[2].dim[1] = 1;
+    write_and_open(&w, &d[1], src, 3);
+    MX_CHECK_ERROR(w.st, "a.weight_zero_point: expected 4 zero points, I8");
+    close_written(&w);
+    for (int i = 0; i < 2; i++)
+        test_dir_remove(&d[i]);
+}
+
+/* Scales that fit the weight evenly, but not as config.json says they lie: of a file that was cut,
+ * or of another one. */
+MX_TEST(quant_grids_are_those_of_the_config)
+{
+#define CT(...)                                                                                    \
+    "{\"quantization_config\":{\"quant_method\":\"compressed-tensors\","                           \
+    "\"config_groups\":{\"g\":{\"weights\":{\"num_bits\":8," __VA_ARGS__ "}}}}}"
+    const char block[] = "{\"quantization_config\":{\"quant_method\":\"fp8\","
+                         "\"weight_block_size\":[128,128]}}";
+    const char group[] = CT("\"strategy\":\"group\",\"group_size\":64");
+    const char row[] = CT("\"strategy\":\"channel\""), whole[] = CT("\"strategy\":\"tensor\"");
+    const char square[] = CT("\"strategy\":\"block\",\"block_structure\":[128,64]");
+    const struct {
+        const char *config;
+        int64_t rows, cols; /* of scales */
+        bool fits;
+    } cases[] = {{block, 2, 2, true},   {block, 2, 1, false}, {block, 1, 2, false},
+                 {block, 4, 4, false},  {group, 256, 4, true}, {group, 256, 2, false},
+                 {group, 128, 4, false}, {row, 256, 1, true},  {row, 128, 1, false},
+                 {row, 256, 2, false},  {whole, 1, 1, true},  {whole, 2, 1, false},
+                 {square, 2, 4, true},  {square, 2, 2, false}, {"{}", 128, 2, true}};
+    test_dir d;
+    test_dir_make(&d);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        part p[] = {{"a.weight", MX_ST_F8_E4M3, 2, {256, 256}},
+                    {cases[i].config == block ? "a.weight_scale_inv" : "a.weight_scale", MX_ST_F32,
+                     2, {cases[i].rows, cases[i].cols}}};
+        if (cases[i].fits)
+            MX_CHECK_OK(open_parts(&d, cases[i].config, p, 2));
+        else
+            MX_CHECK_ERROR(open_parts(&d, cases[i].config, p, 2),
+                           "do not fit 1 matrices of 256 x 256");
+    }
+    test_dir_remove(&d);
+#undef CT
 }
 
 /* Columns of a group that lie anywhere, as llm-compressor's actorder "group" stores them. */
