@@ -187,9 +187,7 @@ static mx_status run(mx_invocation *inv)
            "%.3g %%\n", output, (long long)w.n_quantized, (long long)w.n_kept, w.bytes_after / 1e6,
            w.bytes_before / 1e6, 100 * w.error);
     for (const char *line = w.unfit, *end; (end = strchr(line, '\n')); line = end + 1)
-        printf("note: kept as it is: %.*s, which %s does not take; rows must be a multiple of "
-               "group_size=%lld\n", (int)(end - line), line, mx_config_text(c, "quantization"),
-               (long long)o.group);
+        printf("note: kept as it is: %.*s\n", (int)(end - line), line);
     if (judged)
         st = judge(inv, &m, output, &ids);
     else

@@ -16,7 +16,13 @@
 #include <string.h>
 
 enum { MAX_PARTS = 4, BLOCK = MX_QUANT_BLOCK };
-#define STAYS "*embed*,*lm_head*,*norm*,*router*,*.gate.weight,*vision*,*visual*,*conv*"
+/* Of these vLLM reads eh_proj, weights_proj and the gate of a shared expert as they are, whatever
+ * config.json says. */
+#define STAYS                                                                                      \
+    "*embed*,*lm_head*,*norm*,*router*,*.gate.weight,*vision*,*visual*,*projector*,*conv*,"        \
+    "*shared_expert_gate*,*.eh_proj.weight,*.weights_proj.weight"
+
+#define EXPERTS "*.experts.*"
 
 /* One weight on its way: as numbers, and as the parts of its form. */
 typedef struct {
@@ -46,6 +52,8 @@ struct mx_quant_form {
     int (*dims)(const made *m, int i, int64_t dim[2]);
     bool (*takes)(int64_t rows, int64_t cols, int64_t group);
     void (*make)(made *m);
+    const char *needs; /* what `takes` asks of rows */
+    bool no_experts;   /* loaders of the form stack experts, and then know no scales of theirs */
 };
 
 /* --- rows of 8 bits --- */
@@ -251,25 +259,30 @@ static void make_nf4(made *m)
     memcpy(m->part[3], text, strlen(text));
 }
 
+#define NOT_EMPTY "one number or more"
+#define WHOLE_GROUPS "a multiple of 8 and of group_size"
 static const mx_quant_form forms[] = {
     {"fp8", "compressed-tensors", "float-quantized",
-     {{"", MX_ST_F8_E4M3}, {"_scale", MX_ST_BF16}}, 2, 8, true, row_dims, any_size, make_fp8},
+     {{"", MX_ST_F8_E4M3}, {"_scale", MX_ST_BF16}}, 2, 8, true, row_dims, any_size, make_fp8,
+     .needs = NOT_EMPTY},
     {"int8", "compressed-tensors", "pack-quantized",
      {{"_packed", MX_ST_I32}, {"_scale", MX_ST_BF16}, {"_shape", MX_ST_I64}}, 3, 8, false,
-     word_dims, whole_words, make_words},
+     word_dims, whole_words, make_words, .needs = "a multiple of 4"},
     {"int8_w8a8", "compressed-tensors", "int-quantized", {{"", MX_ST_I8}, {"_scale", MX_ST_BF16}},
-     2, 8, false, row_dims, any_size, make_int8},
+     2, 8, false, row_dims, any_size, make_int8, .needs = NOT_EMPTY},
     {"int4", "compressed-tensors", "pack-quantized",
      {{"_packed", MX_ST_I32}, {"_scale", MX_ST_BF16}, {"_shape", MX_ST_I64}}, 3, 4, false,
-     packed_dims, whole_groups, make_packed},
+     packed_dims, whole_groups, make_packed, .needs = WHOLE_GROUPS},
     {"int4_asymmetric", "compressed-tensors", "pack-quantized",
      {{"_packed", MX_ST_I32}, {"_scale", MX_ST_BF16}, {"_shape", MX_ST_I64},
-      {"_zero_point", MX_ST_I32}}, 4, 4, false, packed_dims, whole_groups, make_packed},
+      {"_zero_point", MX_ST_I32}}, 4, 4, false, packed_dims, whole_groups, make_packed,
+     .needs = WHOLE_GROUPS},
     {"fp8_blockwise", "fp8", NULL, {{"", MX_ST_F8_E4M3}, {"_scale_inv", MX_ST_F32}}, 2, 8, true,
-     block_dims, any_size, make_blocks},
+     block_dims, any_size, make_blocks, .needs = NOT_EMPTY},
     {"nf4", "bitsandbytes", NULL,
      {{"", MX_ST_U8}, {".absmax", MX_ST_F32}, {".quant_map", MX_ST_F32},
-      {".quant_state.bitsandbytes__nf4", MX_ST_U8}}, 4, 4, true, nf4_dims, even_size, make_nf4},
+      {".quant_state.bitsandbytes__nf4", MX_ST_U8}}, 4, 4, true, nf4_dims, even_size, make_nf4,
+     .needs = "an even number", .no_experts = true},
 };
 
 const mx_quant_form *mx_quant_form_find(const char *name)
@@ -385,7 +398,8 @@ static bool is_layer_matrix(const mx_quant_write_options *o, const char *name, i
 bool mx_quant_wanted(const mx_quant_write_options *o, const char *name, int ndim,
                      const int64_t *dim)
 {
-    return is_layer_matrix(o, name, ndim) && o->form->takes(dim[0], dim[1], o->group);
+    return is_layer_matrix(o, name, ndim) && o->form->takes(dim[0], dim[1], o->group) &&
+           !(o->form->no_experts && mx_glob_any(EXPERTS, name));
 }
 
 mx_status mx_quant_group(const mx_hf_dir *dir, const mx_quant_write_options *o, int64_t *group)
@@ -406,12 +420,27 @@ mx_status mx_quant_group(const mx_hf_dir *dir, const mx_quant_write_options *o, 
     return MX_OK;
 }
 
-/* A line for the matrices of this name in all layers, once. */
+/* All experts of a layer in one tensor: no form has names for their scales. */
+static bool is_expert_stack(const mx_quant_write_options *o, const char *name, int ndim)
+{
+    return ndim == 3 && mx_glob_any(EXPERTS, name) && !mx_glob_any(o->keep, name);
+}
+
+/* A line for the weights of this name in all layers, once. */
 static void note_unfit(const writing *w, const mx_quant_tensor *t)
 {
     char name[256], line[400], *all = w->out->unfit;
+    const mx_quant_form *f = w->o->form;
     mx_scope_of_all(t->name, name, sizeof name);
-    snprintf(line, sizeof line, "%s (%" PRId64 ", %" PRId64 ")\n", name, t->dim[0], t->dim[1]);
+    const int64_t *dim = t->dim + t->ndim - 2;
+    bool expert = t->ndim == 3 || (f->no_experts && mx_glob_any(EXPERTS, t->name));
+    if (expert)
+        snprintf(line, sizeof line, "%s (%" PRId64 ", %" PRId64 "): %s is not of experts that %s\n",
+                 name, dim[0], dim[1], f->name,
+                 t->ndim == 3 ? "lie in one tensor" : "loaders put into one tensor");
+    else
+        snprintf(line, sizeof line, "%s (%" PRId64 ", %" PRId64 "): %s needs rows of %s\n", name,
+                 dim[0], dim[1], f->name, f->needs);
     size_t have = strlen(all);
     if (!strstr(all, line) && have + strlen(line) < sizeof w->out->unfit)
         memcpy(all + have, line, strlen(line) + 1);
@@ -434,7 +463,8 @@ static int64_t list_sources(const writing *w, const mx_quant_set *set, mx_arena 
     for (int64_t i = 0; i < set->n_tensors; i++) {
         const mx_quant_tensor *t = &set->tensors[i];
         bool plain = !mx_quant_wanted(w->o, t->name, t->ndim, t->dim);
-        if (plain && is_layer_matrix(w->o, t->name, t->ndim))
+        if (plain && (is_layer_matrix(w->o, t->name, t->ndim) ||
+                      is_expert_stack(w->o, t->name, t->ndim)))
             note_unfit(w, t);
         made m = plain ? (made){0} : sized(w, t);
         *(plain ? &w->out->n_kept : &w->out->n_quantized) += 1;
@@ -522,9 +552,8 @@ mx_status mx_quant_write(const mx_hf_dir *dir, const char *to, const mx_quant_wr
     if (!mx_quant_find(&set, "lm_head.weight")) /* tied: a module of its own to who loads it */
         json_array_append_new(ignore, json_string("lm_head"));
     if (!out->n_quantized)
-        MX_TRY_OUT(st, mx_fail(MX_INPUT, "%s has no weight that %s takes%s", dir->path,
-                               o->form->name,
-                               *out->unfit ? "; their rows are no multiple of group_size" : ""));
+        MX_TRY_OUT(st, mx_fail(MX_INPUT, "%s has no weight that %s takes%s%.300s", dir->path,
+                               o->form->name, *out->unfit ? ": " : "", out->unfit));
     json_object_set_new(config, "quantization_config", config_of(o, json_incref(ignore), w.dtype));
     text = json_dumps(config, JSON_INDENT(2) | JSON_SORT_KEYS);
     mx_hf_extra *extra = MX_NEW_N(&a, mx_hf_extra, o->n_more + 1);

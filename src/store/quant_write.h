@@ -38,7 +38,7 @@ bool mx_quant_form_zeros(const mx_quant_form *f); /* do groups have zero points?
 typedef struct {
     int64_t n_quantized, n_kept; /* weights */
     double bytes_before, bytes_after;
-    char unfit[2048]; /* lines: weights whose size the form does not take, by pattern */
+    char unfit[2048]; /* lines: weights that the form does not take, by pattern, and why */
     double error; /* of the quantized weights: root of squared error over squares, all together */
 } mx_quant_written;
 

@@ -87,12 +87,24 @@ expect 2 'goes with quantization=fp8 or int8, not with nf4' q no quantization=nf
 expect 2 'group_size=12 is 12; expected a multiple of 8, or 0' q no quantization=int4 group_size=12
 expect 0 'weights quantized' q chosen quantization=int4
 grep -q '"group_size": 32' "$tmp/chosen/config.json" || { echo "$0: the group of a small model is not 32"; bad=1; }
+# experts in one tensor are named; projectors of images are no matrices of layers
+model=tests/fixtures/models/gpt-oss
+expect 0 'note: kept as it is: model.layers.\*.mlp.experts.gate_up_proj (.*): int8_w8a8 is not of experts that lie in one' \
+    q stacked quantization=int8 quantize_activations=true
+model=tests/fixtures/models/qwen3-moe
+expect 0 'note: kept as it is: model.layers.\*.mlp.experts.\*.up_proj.weight (.*): nf4 is not of experts that loaders' \
+    q nf4-experts quantization=nf4
+model=tests/fixtures/models/llama4-vision
+expect 0 '28 weights quantized' q projector quantization=int8
+model=tests/fixtures/models/qwen3-next
+expect 0 'weights quantized' q gates quantization=int8
+grep -q 'shared_expert_gate"' "$tmp/gates/config.json" || { echo "$0: the gate of shared experts is quantized"; bad=1; }
 model=tests/fixtures/models/gpt2
 expect 3 'GPT-2 stores its matrices (in, out)' q no quantization=int8
 model=qwen3-0.6b
 expect 3 'has no weights' q no quantization=int8
 model=tests/fixtures/models/qwen3
-expect 0 'note: kept as it is: .*q_proj.weight (64, 32), which int4 does not take' q wide_rows quantization=int4 group_size=64
+expect 0 'note: kept as it is: .*q_proj.weight (64, 32): int4 needs rows of a multiple of 8 and of group_size' q wide_rows quantization=int4 group_size=64
 expect 3 'has no weight that int4 takes' q no quantization=int4 group_size=4096
 # a state that does not fit its bytes
 cp -r "$tmp/nf4" "$tmp/broken"
