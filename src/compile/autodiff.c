@@ -6,6 +6,7 @@
  * spread out in memory; before any other op the gradient is broadcast to its full shape.
  */
 #include "compile/compile.h"
+#include "compile/quantize_amax.h"
 
 #include "ops.h"
 #include <string.h>
@@ -138,8 +139,10 @@ static mx_status run(mx_graph *g, mx_compilation *c)
     c->var = mx_trainable(g, &c->n);
     c->grad = MX_NEW_N(&g->arena, mx_node *, c->n);
     mx_pass_autodiff(g, c->loss, c->var, c->n, c->grad);
-    if (c->o->quantization)
+    if (c->o->quantization) {
         mx_pass_quantize_share(g);
+        mx_pass_quantize_amax(g, c->o->partition);
+    }
     return MX_OK;
 }
 

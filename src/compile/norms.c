@@ -15,12 +15,11 @@ mx_node *mx_squares(mx_graph *g, mx_node *x, const mx_partition *on)
     return on ? mx_sum_squares_wide(g, x) : mx_sum_squares(g, x);
 }
 
-/* Numbers as one vector; as many as a node has inputs are concatenated at a time. */
-static mx_node *vector_of(mx_graph *g, mx_node *const *x, int n)
+mx_node *mx_vector_of(mx_graph *g, mx_node *const *x, int n, mx_dtype dtype)
 {
     mx_node **part = MX_NEW_N(&g->arena, mx_node *, n);
     for (int i = 0; i < n; i++)
-        part[i] = mx_reshape(g, mx_cast(g, x[i], MX_F64), MX_SHAPE(1));
+        part[i] = mx_reshape(g, mx_cast(g, x[i], dtype), MX_SHAPE(1));
     while (n > 1) {
         int joined = 0;
         for (int i = 0; i < n; i += MX_MAX_IN)
@@ -51,7 +50,7 @@ mx_node *mx_norm_of(mx_graph *g, mx_node *const *squares, const mx_node *const *
         mx_axis_set axes = mx_mesh_axes(on->mesh);
         mx_collective_attr all = {.axes = axes, .size = mx_mesh_size(on->mesh, axes),
                                   .index = mx_mesh_index(on->mesh, on->rank, axes)};
-        mx_node *mine = mx_mul(g, vector_of(g, squares, n), counted(g, of, n, on));
+        mx_node *mine = mx_mul(g, mx_vector_of(g, squares, n, MX_F64), counted(g, of, n, on));
         sum = mx_sum_in_order(g, mx_all_reduce(g, mine, all));
     }
     return mx_sqrt(g, sum);

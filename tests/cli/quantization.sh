@@ -6,7 +6,7 @@ cd "$(dirname "$0")/../.." || exit 1
 train() { # NAME STEPS [key=value...]
     name=$1 steps=$2
     shift 2
-    "$maxc" train decoder_block=${block:-llama2} vocab_size=300 base_emb_dim=64 base_num_query_heads=4 base_num_kv_heads=2 \
+    "$maxc" train decoder_block=${block:-llama2} vocab_size=300 base_emb_dim=${emb:-64} base_num_query_heads=4 base_num_kv_heads=2 \
         head_dim=16 base_mlp_dim=${mlp:-128} base_num_decoder_layers=2 max_target_length=32 learning_rate=1e-2 num_threads=1 \
         per_device_batch_size=${batch:-4} enable_tensorboard=false base_output_directory="$tmp/$name" run_name=r \
         steps="$steps" learning_rate_schedule_steps=40 checkpoint_period=20 device=cpu "$@"
@@ -48,6 +48,16 @@ for axis in fsdp data; do
     awk -v a="$(loss once 4)" -v b="$(loss $axis 4)" 'BEGIN { d = (a - b) / a; exit !(a > 0 && d < 1e-4 && d > -1e-4) }' ||
         { echo "$0: on a mesh ($axis) the loss is $(loss $axis 4), on one device $(loss once 4)"; bad=1; }
 done
+# delayed scaling: the histories of all ranks are those of the largest magnitude of any, and are resumed anywhere
+batch=8
+expect 0 'really used' train delayed-once 6 quantization=fp8
+batch=
+for axis in fsdp data tensor; do
+    expect 0 'quantization: 14 matmuls' train delayed-$axis 6 quantization=fp8 ici_${axis}_parallelism=2
+    awk -v a="$(loss delayed-once 6)" -v b="$(loss delayed-$axis 6)" 'BEGIN { d = (a - b) / a; exit !(a > 0 && d < 0.01 && d > -0.01) }' ||
+        { echo "$0: fp8 on a mesh ($axis) has loss $(loss delayed-$axis 6), on one device $(loss delayed-once 6)"; bad=1; }
+done
+expect 2 'no histories in the stages of a pipeline' train no 2 quantization=fp8 ici_pipeline_parallelism=2
 block=mixtral
 expect 0 'not quantized: .*matmuls of experts; no recipe takes them' \
     train experts 1 num_experts=4 num_experts_per_tok=2 quantization=int8
@@ -73,6 +83,22 @@ near eight 0.01
 bytes() { cat "$tmp/$1"/r/checkpoints/40/*optimizer*.safetensors | wc -c; }
 awk -v a="$(bytes wide)" -v b="$(bytes eight)" 'BEGIN { exit !(b > 0 && b < 0.4 * a) }' ||
     { echo "$0: state of $(bytes eight) bytes, $(bytes wide) in float32"; ls "$tmp"/eight/r/checkpoints/40; bad=1; }
+# on a mesh blocks are those of the whole weight: the numbers of one device, and its state is gone on with
+emb=512 batch=8
+expect 0 'really used' train eight-whole 4 opt_type=adamw8bit
+mkdir "$tmp/eight-on" && cp -r "$tmp/eight-whole/r" "$tmp/eight-on/"
+expect 0 'really used' train eight-whole 6 opt_type=adamw8bit
+batch=4
+expect 0 'really used' train eight-fsdp 4 opt_type=adamw8bit ici_fsdp_parallelism=2
+expect 0 'really used' train eight-on 6 opt_type=adamw8bit ici_fsdp_parallelism=2
+emb='' batch=''
+close_to() { # RUN RUN STEP
+    awk -v a="$(loss "$1" "$3")" -v b="$(loss "$2" "$3")" 'BEGIN { d = (a - b) / a; exit !(a > 0 && d < 1e-3 && d > -1e-3) }' ||
+        { echo "$0: step $3 of $1 has loss $(loss "$1" "$3"), of $2 $(loss "$2" "$3")"; bad=1; }
+}
+close_to eight-whole eight-fsdp 4
+close_to eight-whole eight-on 6
+expect 2 'the mesh cuts model.* inside a block of 256' train no 2 opt_type=adamw8bit ici_fsdp_parallelism=2
 # what cannot be
 expect 2 'cannot be "te_mxfp8" yet; .*mxfp8 and nvfp4 need a Blackwell chip' train no 2 quantization=te_mxfp8
 echo '{"*": "fp9"}' > "$tmp/bad.json"

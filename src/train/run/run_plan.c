@@ -116,13 +116,13 @@ static void say_quantization(mx_run *r)
         mx_progress_say(&r->report.progress, "note: not quantized: %.*s", (int)(end - line), line);
 }
 
-/* Histories of a delayed recipe would differ from rank to rank, and the weights with them. */
+/* Programs of stages do not exchange what goes into histories (compile/quantize_amax.h). */
 static mx_status check_quantization(const mx_run *r)
 {
-    if (r->ranks.comm->size < 2 ||
+    if (!r->mesh_rank || mx_mesh_size(&r->mesh_rank->mesh->mesh, 1u << MX_AXIS_STAGE) < 2 ||
         !mx_quantization_is_delayed(r->request.options.compile.quantization))
         return MX_OK;
-    return mx_fail(MX_USAGE, "%s: delayed scaling needs one rank: histories are not exchanged; "
+    return mx_fail(MX_USAGE, "%s: delayed scaling has no histories in the stages of a pipeline; "
                    "use quantization=fp8_tensorwise", mx_config_where(r->c, "quantization"));
 }
 
