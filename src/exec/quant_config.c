@@ -130,16 +130,46 @@ mx_status mx_quant_configure(const mx_quantization **out, const mx_config *cfg, 
     return MX_OK;
 }
 
-mx_status mx_quant_activations(const mx_quantization **out, const json_t *config)
+/* The weights of modules that config.json leaves alone, as shell patterns. Its lists name modules,
+ * or have regular expressions behind "re:", of which .* and the anchors are understood. */
+static const char *ignored_patterns(const json_t *config, mx_arena *a)
+{
+    const json_t *c = json_object_get(config, "quantization_config"), *list;
+    c = c ? c : json_object_get(json_object_get(config, "text_config"), "quantization_config");
+    list = json_object_get(c, "ignore");
+    mx_str all = {0};
+    size_t i;
+    json_t *v;
+    json_array_foreach(list, i, v) {
+        const char *s = json_string_value(v);
+        bool re = s && strncmp(s, "re:", 3) == 0;
+        mx_str_add(&all, i ? "," : "");
+        for (s = re ? s + 3 : s; s && *s; s++)
+            if (!re || !strchr("^$\\", *s))
+                mx_str_addf(&all, "%c", re && *s == '.' && s[1] == '*' ? *++s : *s);
+        mx_str_add(&all, re ? "*" : ".weight");
+    }
+    const char *out = mx_arena_strdup(a, mx_str_text(&all));
+    mx_str_fini(&all);
+    return out;
+}
+
+mx_status mx_quant_activations(const mx_quantization **out, const json_t *config, mx_arena *a)
 {
     static const mx_quant_recipe of[] = {{"W8A8", "", MX_I8, .fake_inputs = true},
                                          {"W8A8", "", MX_F8_E4M3, .fake_inputs = true}};
-    static const mx_quant_rule rule[2][2] = {{{STAYS_HIGH, NULL}, {"*", &of[0]}},
-                                             {{STAYS_HIGH, NULL}, {"*", &of[1]}}};
-    static const mx_quantization all[] = {{rule[0], 2, NULL}, {rule[1], 2, NULL}};
     mx_quant_hints h;
+    *out = NULL;
     MX_TRY(mx_quant_hints_read(&h, config, "config.json"));
-    *out = h.input_bits ? &all[h.input_float] : NULL;
+    if (!h.input_bits)
+        return MX_OK;
+    mx_quant_rule *rule = MX_NEW_N(a, mx_quant_rule, 3);
+    mx_quantization *q = MX_NEW(a, mx_quantization);
+    rule[0] = (mx_quant_rule){ignored_patterns(config, a), NULL};
+    rule[1] = (mx_quant_rule){STAYS_HIGH, NULL};
+    rule[2] = (mx_quant_rule){"*", &of[h.input_float]};
+    *q = (mx_quantization){rule, 3, NULL};
+    *out = q;
     return MX_OK;
 }
 

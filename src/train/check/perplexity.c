@@ -31,6 +31,7 @@ static mx_status add_window(mx_step *step, const mx_perplexity_of *of, int64_t a
 
 mx_status mx_perplexity(const mx_model_ref *m, const mx_perplexity_of *of, double *out)
 {
+    mx_arena arena = {0};
     mx_session *session = NULL;
     mx_step step = {0};
     int32_t *row = mx_realloc(NULL, sizeof *row * 3 * (size_t)of->length);
@@ -38,7 +39,7 @@ mx_status mx_perplexity(const mx_model_ref *m, const mx_perplexity_of *of, doubl
     int64_t count = 0;
     mx_status st;
     const mx_quantization *activations = NULL;
-    MX_TRY_OUT(st, mx_quant_activations(&activations, m->spec.json));
+    MX_TRY_OUT(st, mx_quant_activations(&activations, m->spec.json, &arena));
     MX_TRY_OUT(st, mx_session_open(&session, of->device, of->n_threads));
     mx_step_options o = {.kind = MX_STEP_LOSS, .shape = {.batch = 1, .seq = of->length},
                          .compile = {.compute = of->compute, .weights_fixed = true,
@@ -52,6 +53,7 @@ mx_status mx_perplexity(const mx_model_ref *m, const mx_perplexity_of *of, doubl
 out:
     mx_step_close(&step);
     mx_session_close(session);
+    mx_arena_fini(&arena);
     mx_free(row);
     return st;
 }

@@ -5,6 +5,7 @@
  */
 #include "train/check/verify.h"
 
+#include "exec/quant_config.h"
 #include "infer/decode.h"
 #include "infer/sample.h"
 #include "store/weights.h"
@@ -432,10 +433,12 @@ static mx_status open_files(verifier *v, const char *model_dir)
 static mx_status verify(const char *model_dir, const mx_verify_options *o,
                         const mx_mesh_rank *mesh_rank, mx_verify_report *report)
 {
-    verifier v = {.o = o, .mesh_rank = mesh_rank, .report = report};
+    mx_verify_options as_stored = *o;
+    verifier v = {.o = &as_stored, .mesh_rank = mesh_rank, .report = report};
     report->n = 0;
     mx_status st;
     MX_TRY_OUT(st, open_files(&v, model_dir));
+    MX_TRY_OUT(st, mx_quant_activations(&as_stored.compile.quantization, v.dir.config, &v.arena));
     MX_TRY_OUT(st, check_logits(&v));
     MX_TRY_OUT(st, check_loss(&v));
     if (o->compile.compute != MX_F64) { /* the optimizer and decoding have no float64 */
