@@ -14,6 +14,6 @@ extern const mx_rule mx_rule_gelu;
 extern const mx_rule mx_rule_gelu_grad; /* behind mx_rule_gelu */
 extern const mx_rule mx_rule_swiglu;
 extern const mx_rule mx_rule_swiglu_grad; /* behind mx_rule_swiglu */
-extern const mx_rule mx_rule_expert_sums; /* expert_sums.c */
+extern const mx_rule mx_rule_expert_sums, mx_rule_expert_bias_sums; /* expert_sums.c */
 
 #endif

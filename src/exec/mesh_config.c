@@ -165,6 +165,22 @@ static const char *where_of(const mx_config *c)
     return mx_config_where(c, "virtual_ranks");
 }
 
+/* How many nodes a -1 across nodes is a share of: where the user has set it and no degree inside a
+ * node is open, all ranks in groups of those degrees' product. 0: nobody says. */
+static int64_t nodes_of(const mx_mesh_plan *p, const mx_config *c, int64_t ranks)
+{
+    char key[WORD];
+    bool asked = false;
+    for (int a = 0; a < MX_AXIS_COUNT; a++)
+        if (p->mesh.ici[a] < 0)
+            return 0;
+    for (size_t i = 0; i < N_STEMS; i++) {
+        snprintf(key, sizeof key, "dcn_%s_parallelism", stems[i].stem);
+        asked |= mx_config_has(c, key) && mx_config_is_users(c, key) && mx_config_int(c, key) < 0;
+    }
+    return asked && ranks % product(p->mesh.ici) == 0 ? ranks / product(p->mesh.ici) : 0;
+}
+
 static mx_status count_ranks(mx_mesh_plan *p, const mx_config *c, int processes)
 {
     int64_t virtual_ranks = mx_config_int(c, "virtual_ranks");
@@ -173,7 +189,7 @@ static mx_status count_ranks(mx_mesh_plan *p, const mx_config *c, int processes)
     if (processes > 1 && virtual_ranks > 0)
         return mx_fail(MX_USAGE, "%s: %d processes were started, so there are no virtual ranks; "
                        "leave virtual_ranks out", mx_config_where(c, "virtual_ranks"), processes);
-    MX_TRY(fill_in(where, p->mesh.dcn, 0));
+    MX_TRY(fill_in(where, p->mesh.dcn, nodes_of(p, c, ranks)));
     int64_t nodes = product(p->mesh.dcn);
     if (ranks && ranks % nodes)
         return mx_fail(MX_USAGE, "%s: the degrees across nodes multiply to %lld, which does not "

@@ -85,6 +85,26 @@ MX_TEST(sft_on_meshes)
                                   "stage=2,fsdp=2", NULL});
 }
 
+/* An epoch's last batch fills one microbatch of two: the other has no part in metrics. Meshes that
+ * leave the rows of a microbatch together. */
+MX_TEST(metrics_of_filled_microbatches_on_meshes)
+{
+    static const char *const meshes[] = {"tensor=2", "context=2",
+                                         "stage=2 num_pipeline_microbatches=1"};
+    char folder[300], text[600];
+    post_folder(folder, sizeof folder);
+#define SIX RUN "enable_checkpointing=false gradient_accumulation_steps=2 num_epoch=1 "            \
+                "dataset_path=" POST "messages.jsonl "
+    MX_CHECK_OK(post_run("sft", folder, "one", SIX "per_device_batch_size=2"));
+    for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++) {
+        snprintf(text, sizeof text, SIX "per_device_batch_size=1 mesh=%s", meshes[i]);
+        char name[] = {'m', (char)('0' + i), 0};
+        MX_CHECK_OK(post_run("sft", folder, name, text));
+        compare(folder, name, meshes[i], true);
+    }
+    post_remove(folder);
+}
+
 MX_TEST(adapters_on_meshes)
 {
     same_on("sft", "dataset_path=" POST "text.jsonl lora.enable_lora=true lora.lora_dropout=0.3 "

@@ -7,6 +7,7 @@
 #include "keys/keys.h"
 #include "exec/mesh_config.h"
 #include "train/report/metrics.h"
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -219,6 +220,56 @@ MX_TEST(mesh_of_rows_has_the_bits_of_microbatches)
     mx_status_free(mx_io_remove_tree(NULL, folder));
 }
 
+/* The hashes of the weights and moments of step 2, by name. */
+static json_t *stored_tensors(const char *folder, const char *name)
+{
+    static const char *const files[] = {"model.safetensors", "optimizer.safetensors"};
+    char *text = tiny_text(folder, name, "checkpoints/2/manifest.json");
+    json_t *manifest = json_loads(text, 0, NULL), *all = json_array();
+    for (int i = 0; i < 2; i++) {
+        json_t *file = json_object_get(json_object_get(manifest, "files"), files[i]);
+        json_t *tensors = json_object_get(file, "tensors");
+        MX_CHECK(json_object_size(tensors) > 20, "%s: %zu tensors", files[i],
+                 json_object_size(tensors));
+        json_array_append(all, tensors);
+    }
+    free(text);
+    json_decref(manifest);
+    return all;
+}
+
+/* Weights that are not read as they are (a decay's exponential, gathered scales), and experts'
+ * biases: moments too. */
+static void microbatches_of(const char *model, const char *const *meshes)
+{
+    char folder[256], load[256];
+    tiny_folder(folder, sizeof folder);
+    snprintf(load, sizeof load, "load_parameters_path=tests/fixtures/models/%s", model);
+    for (int i = -1; i < 0 || meshes[i]; i++) {
+        const char *name = i < 0 ? "one" : meshes[i] + strlen("mesh=");
+        MX_CHECK_OK(tiny_train(
+            folder, name,
+            (const char *[]){"model_name=", "decoder_block=", "vocab_size=", "base_emb_dim=",
+                             "base_num_query_heads=", "base_num_kv_heads=", "head_dim=",
+                             "base_mlp_dim=", "base_num_decoder_layers=", load, "steps=2",
+                             "learning_rate_schedule_steps=8", "dataset_type=synthetic",
+                             "sharding_tolerance=1", "per_device_batch_size=1",
+                             i < 0 ? "gradient_accumulation_steps=4" : meshes[i], NULL}));
+        json_t *a = stored_tensors(folder, "one"), *b = stored_tensors(folder, name);
+        MX_CHECK(a && json_equal(a, b), "%s on %s: weights or moments differ", model, name);
+        json_decref(a), json_decref(b);
+    }
+    mx_status_free(mx_io_remove_tree(NULL, folder));
+}
+
+MX_TEST(mesh_of_rows_sums_each_weight_as_microbatches_do)
+{
+    static const char *const rows[] = {"mesh=data=4", "mesh=fsdp=4", "mesh=expert=4", NULL};
+    microbatches_of("gpt-oss", rows + 2);
+    microbatches_of("qwen3-next", rows);
+    microbatches_of("deepseek-v4", rows);
+}
+
 static double planned(const char *folder, const char *name, const char *what)
 {
     char *plan = tiny_text(folder, name, "plan.txt"), *at = strstr(plan, what);
@@ -324,6 +375,12 @@ MX_TEST(mesh_keys_say_how_it_is_cut)
     MX_CHECK(mx_mesh_degree(&p.mesh, MX_AXIS_DATA) == 3, "what is left");
     MX_CHECK(!p.how.zigzag && p.how.context == MX_CONTEXT_RING && p.rules.n == 1, "as they say");
     MX_CHECK(p.how.sharding_tolerance == 0.5 && p.how.no_overlap, "%g", p.how.sharding_tolerance);
+    mx_mesh_plan_fini(&p);
+    MX_CHECK_OK(configure(&p, (const char *[]){"virtual_ranks=8", "dcn_data_parallelism=-1",
+                                               "ici_fsdp_parallelism=2",
+                                               "dcn_fsdp_parallelism=2"}, 4));
+    MX_CHECK(p.ranks == 8 && p.mesh.dcn[MX_AXIS_DATA] == 2 && p.mesh.ici[MX_AXIS_DATA] <= 1,
+             "%d ranks, %d nodes of data", p.ranks, p.mesh.dcn[MX_AXIS_DATA]);
     mx_mesh_plan_fini(&p);
 }
 

@@ -60,7 +60,9 @@ static void copy_variable(mx_partitioner *p, const mx_node *n)
     v->box = mx_arena_copy(arena(p), &box, sizeof box);
     v->axes = n->axes ? mx_arena_strdup(arena(p), n->axes) : NULL;
     set_value(p, n, v, &at);
-    p->value[n->id].weight = n->op != &mx_op_input;
+    const mx_var_attr *attr = n->op == &mx_op_variable ? n->attr : NULL;
+    p->value[n->id].weight = attr != NULL;
+    p->value[n->id].trained = attr && attr->kind == MX_VAR_WEIGHT && !attr->frozen;
     if (p->how->report) {
         mx_str_addf(p->how->report, "%-60s ", n->name);
         mx_type_print(p->how->report, &n->type);
@@ -77,7 +79,7 @@ static void copy_constant(mx_partitioner *p, const mx_node *n)
     mx_node *c = a->table ? mx_table(p->to, s, n->type.dtype, a->table)
                           : mx_constant(p->to, s, n->type.dtype, a->value);
     set_value(p, n, c, &(mx_placement){0});
-    p->value[n->id].weight = true;
+    p->value[n->id].weight = p->value[n->id].trained = true;
 }
 
 /* --- everything else --- */
@@ -101,6 +103,8 @@ static mx_node *local_constant(mx_partitioner *p, const mx_node *x, const mx_pla
     return mx_table(p->to, mx_shape_of(&t), t.dtype, table);
 }
 
+static mx_node *bring_varied_weights(mx_partitioner *p, const mx_node *x, mx_axis_set vary);
+
 /* Value of global node x at a placement, made once. */
 static mx_node *bring(mx_partitioner *p, const mx_node *x, const mx_placement *to, mx_axis_set vary)
 {
@@ -117,7 +121,11 @@ static mx_node *bring(mx_partitioner *p, const mx_node *x, const mx_placement *t
     mx_moved *m = MX_NEW(arena(p), mx_moved);
     *m = (mx_moved){*to, vary, NULL, v->moved};
     m->node = constant ? local_constant(p, x, to) : NULL;
-    if (!m->node)
+    mx_axis_set early = vary & ~mx_placement_axes(&v->at);
+    mx_node *varied = early && !m->node ? bring_varied_weights(p, x, early) : NULL;
+    if (varied)
+        m->node = mx_reshard(p, varied, &x->type, &v->at, to, vary & ~early);
+    else if (!m->node)
         m->node = mx_reshard(p, v->node, &x->type, &v->at, to, vary);
     v->moved = m;
     return m->node;
@@ -197,28 +205,54 @@ static void check_shape(mx_partitioner *p, const mx_node *n, const mx_node *loca
     mx_str_fini(&s);
 }
 
-static void copy_node(mx_partitioner *p, const mx_node *n)
+/* The op on what this rank has of its inputs; `vary`: besides the axes that it works on. */
+static mx_node *apply(mx_partitioner *p, const mx_node *n, mx_partition_call *c, mx_axis_set vary)
 {
-    mx_partition_call c = {0};
     mx_node *in[MX_MAX_IN] = {0};
-    bool weight = n->n_in > 0;
-    decide(p, n, &c);
-    check_alias(p, n, &c);
-    check_context(p, n, &c);
-    mx_axis_set work = work_axes(n, &c);
+    mx_axis_set work = work_axes(n, c) | vary;
     for (int i = 0; i < n->n_in; i++)
-        if (n->in[i]) {
-            in[i] = bring(p, n->in[i], &c.in[i], work & ~c.in[i].partial);
-            weight &= p->value[n->in[i]->id].weight;
-        }
-    mx_node *y = n->op->local ? n->op->local(p->to, n, in, &c)
+        if (n->in[i])
+            in[i] = bring(p, n->in[i], &c->in[i], work & ~c->in[i].partial);
+    mx_node *y = n->op->local ? n->op->local(p->to, n, in, c)
                               : mx_apply_n(p->to, n->op, n->attr, n->n_in, in, n->n_out);
     /* Of two inputs the larger gives the dtype; on one rank they may be equally large. */
     if (n->n_out == 1 && y->type.dtype != n->type.dtype)
         y = mx_cast(p->to, y, n->type.dtype);
-    check_shape(p, n, y, &c);
+    check_shape(p, n, y, c);
+    return y;
+}
+
+/* What is computed from trained weights varies from those on, so that every rank takes the
+ * gradient to the weight before it is summed, as a device does with each microbatch. NULL where
+ * the sum is the same anywhere (a copy) or comes before a rounding (a cast). */
+static mx_node *bring_varied_weights(mx_partitioner *p, const mx_node *x, mx_axis_set vary)
+{
+    const mx_local_value *v = &p->value[x->id];
+    mx_op_kind k = x->op->kind;
+    bool copied = k == MX_SOURCE || k == MX_VIEW || k == MX_PROJECT || x->op == &mx_op_cast;
+    if (!v->trained || copied || x->n_out > 1)
+        return NULL;
+    mx_partition_call c = {0};
+    decide(p, x, &c);
+    return mx_placement_equal(&c.out[0], &v->at) ? apply(p, x, &c, vary) : NULL;
+}
+
+static void copy_node(mx_partitioner *p, const mx_node *n)
+{
+    mx_partition_call c = {0};
+    bool weight = n->n_in > 0, trained = weight;
+    decide(p, n, &c);
+    check_alias(p, n, &c);
+    check_context(p, n, &c);
+    mx_node *y = apply(p, n, &c, 0);
+    for (int i = 0; i < n->n_in; i++)
+        if (n->in[i]) {
+            weight &= p->value[n->in[i]->id].weight;
+            trained &= p->value[n->in[i]->id].trained;
+        }
     mx_local_value *v = &p->value[n->id];
     v->weight = weight;
+    v->trained = trained;
     v->made_by = y;
     set_value(p, n, y, &c.out[0]);
     if (n->n_out > 1) {

@@ -22,6 +22,7 @@ typedef struct {
     const mx_placement *more; /* of outputs 1.. of a node with several */
     mx_node **made;           /* those outputs, where they are nodes of their own */
     bool weight;              /* made of variables and constants alone */
+    bool trained;             /* and of trained ones alone */
     mx_moved *moved;
 } mx_local_value;
 

@@ -140,18 +140,26 @@ static float sum_of(const mx_run *r, const mx_inflight_step *f, int k)
     return sum;
 }
 
-/* An epoch's last batch may not be full: microbatches up to the last that has a token. Several
- * ranks run all of them, since each has rows of its own. */
-static int64_t microbatches_of(const mx_run *r, const mx_batch *b)
+/* The microbatches up to the last that has a token. */
+static int64_t filled_microbatches(const mx_run *r, const mx_batch *b)
 {
     int64_t n = r->request.batch.accumulation, size = r->batch.microbatch * b->seq_len;
-    if (!r->goal.objective || r->ranks.comm->size > 1)
-        return n;
     for (; n > 1; n--)
         for (int64_t i = (n - 1) * size; i < n * size; i++)
             if (b->segments[i])
                 return n;
     return n;
+}
+
+/* An epoch's last batch may not be full: microbatches up to the last that has a token on any rank.
+ * A pipeline runs those behind it too, and they count for nothing. */
+static mx_status count_microbatches(mx_run *r, const mx_batch *b, int64_t *n)
+{
+    *n = r->request.batch.accumulation;
+    if (!r->goal.objective || *n == 1)
+        return MX_OK;
+    *n = filled_microbatches(r, b);
+    return r->ranks.comm->size > 1 ? mx_comm_max(r->ranks.comm, n, 1) : MX_OK;
 }
 
 /* What the loss of microbatch k is multiplied by: TRL's means over pairs are means of the
@@ -230,7 +238,7 @@ static mx_status write_microbatch(void *ctx, int microbatch, mx_exec *e)
 {
     const stage_feed *s = ctx;
     int64_t seed = dropout_seed(s->r, s->f->step, microbatch);
-    float aux = aux_scale(s->r, s->f);
+    float aux = microbatch < s->f->microbatches ? aux_scale(s->r, s->f) : 0;
     MX_TRY(mx_exec_write(e, "aux_scale", &aux));
     MX_TRY(mx_exec_write(e, "dropout_seed", &seed));
     return mx_run_feed(s->r, e, s->b, microbatch * s->r->batch.microbatch, s->scale);
@@ -261,7 +269,7 @@ static mx_status run_pipeline(mx_run *r, const mx_batch *b, mx_inflight_step *f,
 
 static mx_status run_programs(mx_run *r, const mx_batch *b, mx_inflight_step *f)
 {
-    f->microbatches = microbatches_of(r, b);
+    MX_TRY(count_microbatches(r, b, &f->microbatches));
     r->goal.fed = r->batch.microbatch;
     float aux = aux_scale(r, f);
     mx_exec *each = r->batch.now, *last = r->programs.accumulates ? r->programs.apply.exec : each;
