@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """llama.cpp (llama-cpp-python) under the load of bench/serve_peers, without HTTP: REQUESTS sequences, CONCURRENCY at a time in one
-batch, IN tokens each, OUT tokens written greedily. The model is the Hugging Face folder's Llama as a GGUF of DTYPE, made beside
-it when it is not there. Prints output tokens per second.
+batch, IN tokens each, OUT tokens written greedily. The model is the Hugging Face folder's Llama as a GGUF of DTYPE (float32,
+bfloat16, int8: Q8_0, int4: Q4_0), made beside it when it is not there. Prints output tokens per second.
 usage: serve_llamacpp.py DIR DTYPE REQUESTS CONCURRENCY IN OUT THREADS"""
 import ctypes, json, os, sys, time
 import numpy as np
@@ -28,6 +28,9 @@ def tensors(path):  # safetensors, float32 or bfloat16, as float32
 
 def permute(w, heads):  # rotary pairs (i, i + D/2) become neighbours
     return w.reshape(heads, 2, w.shape[0] // heads // 2, *w.shape[1:]).swapaxes(1, 2).reshape(w.shape)
+
+
+codes = {"int8": "Q8_0", "int4": "Q4_0"}
 
 
 def gguf_of(path, dtype):
@@ -62,7 +65,10 @@ def gguf_of(path, dtype):
             name = f"blk.{layer}.{names[rest]}.weight"
         else:
             name = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}[part] + ".weight"
-        if dtype == "bfloat16" and x.ndim == 2:
+        if dtype in codes and x.ndim == 2:  # table and head have 8 bits in both
+            kind = gguf.GGMLQuantizationType[codes["int8" if part in ("embed_tokens", "lm_head") else dtype]]
+            w.add_tensor(name, gguf.quants.quantize(np.ascontiguousarray(x, np.float32), kind), raw_dtype=kind)
+        elif dtype == "bfloat16" and x.ndim == 2:
             bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
             bits = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
             w.add_tensor(name, bits.view(np.uint8).reshape(x.shape[0], -1), raw_dtype=gguf.GGMLQuantizationType.BF16)
@@ -88,7 +94,7 @@ model = L.llama_model_load_from_file(model_file.encode(), L.llama_model_default_
 p = L.llama_context_default_params()
 p.n_ctx, p.n_batch, p.n_ubatch, p.n_seq_max = concurrency * (n_in + n_out + 8), 512, 512, concurrency
 p.n_threads = p.n_threads_batch = threads
-kv = {"float32": 0, "bfloat16": 30}[dtype]  # GGML_TYPE_F32, GGML_TYPE_BF16
+kv = {"float32": 0, "bfloat16": 30}.get(dtype, 1)  # GGML_TYPE_F32, GGML_TYPE_BF16, GGML_TYPE_F16
 p.type_k = p.type_v = kv
 if hasattr(p, "kv_unified"):
     p.kv_unified = False
