@@ -184,7 +184,8 @@ void mx_dequant_prepare(const mx_codes *w, const float *x, int64_t m, void *prep
 
 /* --- rows of codes times a few of x --- */
 
-enum { ROWS_X = 4, AT_ONCE = 8 }; /* rows of x together; times rows of w: sums in registers */
+/* Rows of x together; times rows of w: sums in registers; bytes of w that are prefetched. */
+enum { ROWS_X = 4, AT_ONCE = 8, AHEAD = 8192 };
 
 typedef struct {
     const mx_codes *w;
@@ -192,12 +193,15 @@ typedef struct {
     int64_t stride, wide, groups;
 } operand;
 
-/* v[r]: the codes of row r from byte `at` on; the last of a row may be fewer than 64. */
+/* v[r]: the next codes of row r, `left` to its end, which may be fewer than 64. Where they are used
+ * for one row of x alone, memory is what is waited for, and later rows are prefetched. */
 MX_INLINE MX_TARGET_BYTES void take(mx_v64u8 *v, const uint8_t *codes, int64_t row_bytes,
-                                    const int rows, int64_t left)
+                                    const int rows, int64_t left, const int m)
 {
 #pragma GCC unroll 2
     for (int r = 0; r < rows; r++) {
+        if (m == 1)
+            __builtin_prefetch(codes + r * row_bytes + AHEAD);
         if (left >= VECTOR)
             v[r] = *(const mx_v64u8_any *)(codes + r * row_bytes);
         else
@@ -209,6 +213,7 @@ MX_INLINE MX_TARGET_BYTES void take(mx_v64u8 *v, const uint8_t *codes, int64_t r
 MX_INLINE MX_TARGET_BYTES void int8_step(const operand *o, int64_t c, mx_v64u8 *v, const int m,
                                          const int rows, mx_v16i32 (*acc)[2])
 {
+#pragma GCC unroll 2
     for (int r = 0; r < rows; r++)
         v[r] ^= 0x80;
 #pragma GCC unroll 4
@@ -237,24 +242,27 @@ MX_INLINE MX_TARGET_BYTES void int8_rows(const operand *o, int64_t row, const in
         mx_v16i32 acc[AT_ONCE][2];
         mx_v64u8 v[AT_ONCE];
         int64_t c = g * w->group, end = c + w->group;
+#pragma GCC unroll 8
         for (int i = 0; i < m * rows; i++) {
             const char *base = o->x + i % m * o->stride + HEAD + 2 * o->wide + 2 * VECTOR * g;
             acc[i][0] = *(const mx_v16i32 *)base;
             acc[i][1] = *(const mx_v16i32 *)(base + VECTOR);
         }
         for (; c + VECTOR <= end; c += VECTOR) {
-            take(v, codes + c, k, rows, VECTOR);
+            take(v, codes + c, k, rows, VECTOR, m);
             int8_step(o, c, v, m, rows, acc);
         }
         if (c < end) {
-            take(v, codes + c, k, rows, end - c);
+            take(v, codes + c, k, rows, end - c, m);
             int8_step(o, c, v, m, rows, acc);
         }
+#pragma GCC unroll 8
         for (int i = 0; i < m * rows; i++)
             total[i] += (__builtin_convertvector(acc[i][0], lanes) * 256.f +
                          __builtin_convertvector(acc[i][1], lanes)) *
                         w->scale[(row + i / m) * o->groups + g];
     }
+#pragma GCC unroll 8
     for (int i = 0; i < m * rows; i++)
         sum[i] = total[i];
 }
@@ -307,7 +315,7 @@ MX_INLINE MX_TARGET_BYTES void int4_rows(const operand *o, int64_t row, const in
     lanes total[AT_ONCE] = {0}, s[AT_ONCE];
     mx_v64u8 v[AT_ONCE];
     for (; c + 2 * VECTOR <= k; c += 2 * VECTOR) {
-        take(v, codes + c / 2, k / 2, rows, VECTOR);
+        take(v, codes + c / 2, k / 2, rows, VECTOR, m);
 #pragma GCC unroll 2
         for (int r = 0; r < rows; r++)
             lane_scales(&s[r], scale + r * o->groups, per);
@@ -318,7 +326,7 @@ MX_INLINE MX_TARGET_BYTES void int4_rows(const operand *o, int64_t row, const in
         }
     }
     if (c < k) {
-        take(v, codes + c / 2, k / 2, rows, (k - c) / 2);
+        take(v, codes + c / 2, k / 2, rows, (k - c) / 2, m);
         for (int r = 0; r < rows; r++) {
             float some[4];
             for (int i = 0; i < per; i++) /* a block that ends sooner has fewer */
@@ -327,6 +335,7 @@ MX_INLINE MX_TARGET_BYTES void int4_rows(const operand *o, int64_t row, const in
         }
         int4_step(o, c, v, s, m, rows, total);
     }
+#pragma GCC unroll 8
     for (int i = 0; i < m * rows; i++)
         sum[i] = total[i];
 }
@@ -353,7 +362,7 @@ MX_INLINE MX_TARGET_BYTES void fp8_step(const operand *o, const fp8_tables *t, i
     words low = (words)MX_BYTES_OF(t->low[0], t->low[1], v);
     words a = (low & 0x00ff00ff) | ((high & 0x00ff00ff) << 8);
     words b = (high & 0xff00ff00) | (low >> 8 & 0x00ff00ff);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int i = 0; i < m; i++) {
         const char *x = o->x + i * o->stride + HEAD + 2 * c;
         even[i] = MX_BF16_DOT(even[i], *(const pairs_any *)x, a);
@@ -374,14 +383,16 @@ MX_INLINE MX_TARGET_BYTES void fp8_rows(const operand *o, const fp8_tables *tabl
         mx_v64u8 v[AT_ONCE];
         int64_t c = g * w->group, end = c + w->group;
         for (; c < end; c += VECTOR) {
-            take(v, codes + c, k, rows, end - c);
+            take(v, codes + c, k, rows, end - c, m);
 #pragma GCC unroll 2
             for (int r = 0; r < rows; r++)
                 fp8_step(o, &t, c, v[r], m, even + r * m, odd + r * m);
         }
+#pragma GCC unroll 8
         for (int i = 0; i < m * rows; i++)
             total[i] += (even[i] + odd[i]) * w->scale[(row + i / m) * o->groups + g];
     }
+#pragma GCC unroll 8
     for (int i = 0; i < m * rows; i++)
         sum[i] = total[i];
 }
@@ -435,18 +446,21 @@ MX_INLINE MX_TARGET_BYTES void put(const operand *o, const panel *p, int64_t row
 #define INT4_4(m, rows, row, sum) int4_rows(o, row, m, rows, 4, sum)
 PANELS(int8_panel, INT8)
 PANELS(fp8_panel, FP8)
+PANEL(fp8_panel_8, 8, 1, FP8)
 PANELS(int4_whole, INT4_1)
 PANELS(int4_halves, INT4_2)
 PANELS(int4_quarters, INT4_4)
 
 typedef void panel_fn(const operand *o, const fp8_tables *t, const panel *p);
 
-static panel_fn *choose(const mx_codes *w, bool four)
+/* For m rows of x: 1, 4, or, of fp8, whose codes take longest to widen, 8. */
+static panel_fn *choose(const mx_codes *w, int m)
 {
+    bool four = m > 1;
     if (w->kind == MX_CODES_INT8)
         return four ? int8_panel_4 : int8_panel_1;
     if (w->kind == MX_CODES_FP8)
-        return four ? fp8_panel_4 : fp8_panel_1;
+        return m == 8 ? fp8_panel_8 : four ? fp8_panel_4 : fp8_panel_1;
     if (w->group != w->k && w->group == 32)
         return four ? int4_quarters_4 : int4_quarters_1;
     if (w->group != w->k && w->group == 64)
@@ -463,10 +477,11 @@ void mx_dequant_gemv(const mx_codes *w, const mx_dequant_rows *r, int64_t from, 
                  .groups = w->k / w->group};
     panel p = {r, from, to, 0};
     for (int64_t i = 0; i < r->m;) {
-        bool four = r->m - i >= ROWS_X;
+        int64_t left = r->m - i;
+        int m = left >= 8 && w->kind == MX_CODES_FP8 ? 8 : left >= ROWS_X ? ROWS_X : 1;
         o.x = (const char *)r->prepared + i * o.stride;
         p.first = i;
-        choose(w, four)(&o, &t, &p);
-        i += four ? ROWS_X : 1;
+        choose(w, m)(&o, &t, &p);
+        i += m;
     }
 }
