@@ -231,7 +231,8 @@ const mx_op mx_op_adamw = {
  * The map is bitsandbytes' dynamic one: 0, 1, and between powers of ten more numbers the larger
  * they are. After the update a block has its new largest magnitude, and each moment the nearest
  * number; one of m that would change its sign takes the next on its own side, so that small moments
- * do not all become 0.
+ * do not all become 0. One of v that is not 0 does not become 0 either: where the next gradient is
+ * 0 (a token that a batch lacks, an expert without rows) m would be divided by eps alone.
  */
 enum { BLOCK = MX_ADAMW8_BLOCK, CODES = MX_ADAMW8_CODES };
 
@@ -289,6 +290,8 @@ static float encode_block(const float *map, const float *x, int64_t n, bool keep
         int code = nearest_code(map, most > 0 ? x[i] / most : 0);
         if (keeps_sign && signbit(map[code]) != signbit(x[i]) && x[i] != 0)
             code += x[i] > 0 ? 1 : -1;
+        else if (!keeps_sign && code == 0 && x[i] > 0)
+            code = 1;
         q[i] = (uint8_t)code;
     }
     return most;

@@ -83,7 +83,8 @@ __global__ __launch_bounds__(BLOCK) void adamw8_kernel(mx_cuda_adamw8_args a)
         if (m != 0 && signbit(map[code]) != signbit(m))
             code += m > 0 ? 1 : -1;
         a.m[i] = (uint8_t)code;
-        a.v[i] = (uint8_t)nearest_code(map + CODES, v_most > 0 ? v / v_most : 0);
+        code = nearest_code(map + CODES, v_most > 0 ? v / v_most : 0);
+        a.v[i] = (uint8_t)(v > 0 && code == 0 ? 1 : code);
     }
     if (threadIdx.x == 0) { /* all have read the old ones: most_of_block waits for them */
         a.m_most[blockIdx.x] = m_most;
