@@ -312,8 +312,13 @@ void mx_progress_fini(mx_progress *p)
         pthread_mutex_unlock(&p->lock);
         pthread_join(p->ticker, NULL);
     }
-    if (p->drawn)
+    if (p->drawn && p->n_loss) {
+        if (*p->phase) /* the last step stays, what was done after it does not */
+            draw_last(p);
         put(p, "\n", 1);
+    } else if (p->drawn) {
+        put(p, "\r\x1b[K", 4);
+    }
     mx_stop_clears_line(false);
     mx_str_fini(&p->line);
     mx_str_fini(&p->frame);

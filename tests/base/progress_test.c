@@ -254,6 +254,35 @@ MX_TEST(progress_line_is_there_once_after_an_interrupt)
     close(master);
 }
 
+MX_TEST(progress_leaves_no_phase_behind)
+{
+    struct winsize size = {.ws_col = 120, .ws_row = 24};
+    setenv("TERM", "xterm", 1);
+    for (int steps = 0; steps < 2; steps++) {
+        int master, slave;
+        char buf[16384], screen[64][256];
+        MX_CHECK(openpty(&master, &slave, NULL, NULL, &size) == 0);
+        mx_progress p;
+        mx_progress_init(&p, &(mx_progress_options){.fd = slave, .charset = MX_CHARSET_ASCII});
+        mx_progress_phase(&p, "loading %s", "weights");
+        mx_progress_begin(&p, 0);
+        mx_progress_state s = state;
+        if (steps)
+            mx_progress_update(&p, &s);
+        mx_progress_phase(&p, "ending the run");
+        mx_progress_say(&p, "the model is there");
+        mx_progress_fini(&p);
+        drain(master, buf, sizeof buf);
+        play(buf, screen);
+        MX_CHECK(strcmp(screen[0], "the model is there") == 0, "%s", screen[0]);
+        MX_CHECK(steps ? strstr(screen[1], "loss 3.2140") != NULL : !*screen[1], "%s", screen[1]);
+        for (int i = 0; i < 64; i++)
+            MX_CHECK(!strstr(screen[i], "so far"), "row %d: %s", i, screen[i]);
+        close(slave);
+        close(master);
+    }
+}
+
 MX_TEST(progress_on_a_terminal_rewrites_one_line)
 {
     int master, slave;
