@@ -215,13 +215,13 @@ void mx_config_write(const mx_config *cfg, mx_str *out)
     }
 }
 
-int mx_config_unused(const mx_config *cfg, mx_str *names)
+int mx_config_unused(const mx_config *cfg, mx_key_filter *counts, const void *ctx, mx_str *names)
 {
     int n = 0;
     for (int i = 0; i < cfg->n; i++) {
         const mx_config_entry *e = &cfg->entries[i];
         if (!e->asked && mx_config_is_users(cfg, e->key->name) &&
-            mx_key_state_of(e->key) == MX_KEY_IS_DONE)
+            mx_key_state_of(e->key) == MX_KEY_IS_DONE && (!counts || counts(ctx, e->key)))
             mx_str_addf(names, "%s%s", n++ ? ", " : "", e->key->name);
     }
     return n;

@@ -107,8 +107,10 @@ void mx_config_forget(const mx_config *cfg, unsigned except);
  * gives their number. */
 int mx_config_asked(const mx_config *cfg, unsigned without, mx_arena *a, const char ***names);
 /* Keys that the user's files, environment or arguments set and nobody has asked for so far, as a
- * list; gives their number. For what a program accepts and does not act on. */
-int mx_config_unused(const mx_config *cfg, mx_str *names);
+ * list; gives their number. For what a program accepts and does not act on. `counts` chooses among
+ * the keys; NULL: all. */
+typedef bool mx_key_filter(const void *ctx, const mx_key *key);
+int mx_config_unused(const mx_config *cfg, mx_key_filter *counts, const void *ctx, mx_str *names);
 /* One line per key that the new one's user reads and that differs, "key: old -> new"; lines of keys
  * that may not change on resume end in a remark and are counted, unless n_refused is NULL. Keys
  * that only one side knows, and those of `without` (ends with NULL; NULL: none), are ignored. */

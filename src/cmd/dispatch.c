@@ -283,6 +283,23 @@ static mx_status configure(command *c, const char *home, char **environment, mx_
     return mx_config_load(out, &request);
 }
 
+static bool is_read(const void *verb, const mx_key *key)
+{
+    const mx_verb *v = verb;
+    return mx_key_find(v->keys, key->name) == key || mx_verb_reads(v, key);
+}
+
+/* Keys that the verb reads in other cases. What trains says so itself, in its log as well; plan,
+ * data and bench are given whole files of a run. */
+static void say_unused(const mx_verb *v, const mx_config *config)
+{
+    mx_str names = {0};
+    if (!v->takes_file && !v->like && mx_config_unused(config, is_read, v, &names))
+        fprintf(stderr, "note: these keys are set and have no effect here: %s\n",
+                mx_str_text(&names));
+    mx_str_fini(&names);
+}
+
 static mx_status run_verb(command *c, int argc, char **argv, char **environment)
 {
     char buf[4096];
@@ -306,6 +323,8 @@ static mx_status run_verb(command *c, int argc, char **argv, char **environment)
     st = mx_memory_check();
     if (!st)
         st = c->verb->run(&inv);
+    if (!st && config && leads())
+        say_unused(c->verb, config);
     mx_config_free(config);
     return st;
 }
@@ -353,6 +372,21 @@ mx_status mx_dispatch(int argc, char **argv, char **environment)
     return st;
 }
 
+/* A line may hold a text of any length from a file: its middle is left out. */
+static void print_error(const char *text)
+{
+    enum { HEAD = 3000, TAIL = 1000 };
+    while (*text) {
+        size_t n = strcspn(text, "\n");
+        if (n > HEAD + TAIL + 100)
+            fprintf(stderr, "%.*s [... %zu bytes ...] %.*s\n", HEAD, text, n - HEAD - TAIL, TAIL,
+                    text + n - TAIL);
+        else
+            fprintf(stderr, "%.*s\n", (int)n, text);
+        text += n + (text[n] == '\n');
+    }
+}
+
 int mx_main(int argc, char **argv, char **environment)
 {
     mx_memory_install();
@@ -360,7 +394,7 @@ int mx_main(int argc, char **argv, char **environment)
     mx_status st = mx_dispatch(argc, argv, environment);
     int code = (int)mx_status_code(st);
     if (st && *mx_status_text(st)) /* else another rank has said it */
-        fprintf(stderr, "%s\n", mx_status_text(st));
+        print_error(mx_status_text(st));
     mx_status_free(st);
     errno = 0;
     bool unwritten = fflush(stdout) != 0 || ferror(stdout);

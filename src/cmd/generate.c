@@ -184,7 +184,7 @@ static mx_status open_all(state *s, mx_invocation *inv)
     const char *const *images;
     int n = mx_config_list(c, "image_path", &images);
     return mx_pictures_open(&s->pictures, &s->m.ref.spec, s->m.ref.path, images, n,
-                            mx_config_bool(c, "do_pan_and_scan"));
+                            n && mx_config_bool(c, "do_pan_and_scan"));
 }
 
 typedef void text_taker(void *ctx, const char *text, size_t n_bytes);
@@ -278,7 +278,7 @@ static mx_status run(mx_invocation *inv)
                              .compute = s.m.compute,
                              .step_tokens = mx_config_int(c, "prefill_chunk_size"),
                              .draft_tokens = mx_config_int(c, "speculative_tokens"),
-                             .mtp = strcmp(mx_config_text(c, "speculative_method"), "mtp") == 0,
+                             .mtp = mx_drafts_by_mtp(c),
                              .no_prefix_cache = !mx_config_bool(c, "enable_prefix_caching"),
                              .pixels = s.pictures.pixels,
                              .n_images = s.pictures.n_images, .device = mx_config_text(c, "device"),

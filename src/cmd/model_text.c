@@ -29,8 +29,19 @@ static mx_status open_tokenizer(mx_model_text *m, const mx_config *c)
     bool there = false;
     if (given && mx_dir_exists(at))
         MX_TRY(mx_chat_template_in_dir(at, &there));
-    return mx_status_wrap(mx_chat_from_config(&m->chat, c, there ? at : dir, &m->arena, NULL),
-                          "use_chat_template=false takes the prompt as it is");
+    mx_status st = mx_chat_from_config(&m->chat, c, there ? at : dir, &m->arena, NULL), advice;
+    if (!st)
+        return MX_OK;
+    advice = mx_fail(mx_status_code(st), "%s; use_chat_template=false takes the prompt as it is",
+                     mx_status_text(st));
+    mx_status_free(st);
+    return advice;
+}
+
+bool mx_drafts_by_mtp(const mx_config *c)
+{
+    return mx_config_int(c, "speculative_tokens") > 0 &&
+           strcmp(mx_config_text(c, "speculative_method"), "mtp") == 0;
 }
 
 mx_sampling mx_sampling_of(const mx_config *c)

@@ -26,4 +26,7 @@ void mx_model_text_close(mx_model_text *m);
 /* What the keys of sampling say: greedy unless one of them asks for something else. */
 mx_sampling mx_sampling_of(const mx_config *c);
 
+/* Are tokens to be guessed, and by the model's own MTP layers? */
+bool mx_drafts_by_mtp(const mx_config *c);
+
 #endif

@@ -163,7 +163,7 @@ static mx_status run(mx_invocation *inv)
                             .cache_tokens = mx_config_int(c, "cache_tokens"),
                             .memory_share = mx_config_float(c, "gpu_memory_utilization"),
                             .draft_tokens = mx_config_int(c, "speculative_tokens"),
-                            .mtp = strcmp(mx_config_text(c, "speculative_method"), "mtp") == 0,
+                            .mtp = mx_drafts_by_mtp(c),
                             .no_prefix_cache = !mx_config_bool(c, "enable_prefix_caching"),
                             .stop_ids = m.stop_ids,
                             .n_stop_ids = m.n_stop_ids};

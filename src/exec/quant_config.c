@@ -176,10 +176,10 @@ mx_status mx_quant_activations(const mx_quantization **out, const json_t *config
 /* quantize_kvcache= and its two. */
 static mx_status configure_cache(mx_weight_quant *out, const mx_config *cfg)
 {
-    const char *dtype = mx_config_text(cfg, "kv_quant_dtype");
     out->cache = MX_F32;
     if (!mx_config_bool(cfg, "quantize_kvcache"))
         return MX_OK;
+    const char *dtype = mx_config_text(cfg, "kv_quant_dtype");
     out->cache = strcmp(dtype, "fp8") == 0 ? MX_F8_E4M3 : MX_I8;
     out->cache_by_token = strcmp(mx_config_text(cfg, "kv_quant_axis"), "heads_and_dkv") == 0;
     return MX_OK;

@@ -96,6 +96,9 @@ has "bad records left out: 1"
 status=0; "$maxc" data dataset_path="$dir/none.jsonl" > "$dir/out" 2>&1 || status=$?
 [ "$status" = 3 ] || fail "exit status $status for a missing file, expected 3"
 has "no such data file"
+status=0; "$maxc" data dataset_path=/dev/zero > "$dir/out" 2>&1 || status=$?
+[ "$status" = 3 ] || fail "exit status $status for a device, expected 3"
+has "/dev/zero: not a regular file"
 
 # inspect: every kind of data file, a tokenizer, a missing file
 for f in snappy_v1.parquet types.arrow examples.tfrecord zstd.arrayrecord fast.jsonl; do

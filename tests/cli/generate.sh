@@ -57,6 +57,15 @@ expect 3 'tokenizer_config.json:1:18: not valid JSON' $maxc generate "$m" prompt
 rm "$m/tokenizer_config.json"
 expect 3 'no chat template' $maxc generate "$m" prompt=hi use_chat_template=true
 
+# --- keys that have no effect are said; a pattern is for rank files; an error is of bearable length ---
+expect 0 'note: these keys are set and have no effect here: do_pan_and_scan, kv_quant_dtype, speculative_method' \
+    $maxc generate "$m" prompt=hi max_new_tokens=2 use_chat_template=false speculative_method=mtp kv_quant_dtype=fp8 do_pan_and_scan=true
+$maxc generate "$m" prompt=hi max_new_tokens=2 use_chat_template=false quantize_kvcache=true kv_quant_dtype=fp8 2>&1 | grep -q '^note: these' &&
+    { echo "generate.sh: a key that has an effect is said to have none"; bad=1; }
+expect 2 'tokenizer_pattern=cl100k says how a rank file cuts' $maxc generate "$m" prompt=hi tokenizer_pattern=cl100k
+expect 3 ' bytes ...] x' $maxc generate "$(head -c 70000 /dev/zero | tr '\0' x)" prompt=hi
+[ "$(wc -c < "$tmp/out")" -lt 5000 ] || { echo "generate.sh: an error of $(wc -c < "$tmp/out") bytes"; bad=1; }
+
 # --- the default of max_new_tokens is what the positions leave room for; what is asked for is not cut ---
 expect 0 'at most 255 tokens are written: the model was made for 256 positions' $maxc generate "$m" prompt=ab num_threads=1
 expect 2 'need 257 positions, but the model was made for 256' $maxc generate "$m" prompt=ab num_threads=1 max_new_tokens=256

@@ -54,6 +54,8 @@ fails 3 'outside the vocabulary' $maxc detokenize tokenizer=$t/gpt2 format=jsonl
 echo '12 x' > "$dir/in"
 fails 3 'expected a token id' $maxc detokenize tokenizer=byte
 fails 3 'nowhere' $maxc tokenize tokenizer=nowhere
+fails 2 'tokenizer_pattern=gpt2 says how a rank file cuts' $maxc tokenize tokenizer=byte tokenizer_pattern=gpt2
+fails 0 'no effect here: max_corpus_chars' $maxc tokenize tokenizer=byte max_corpus_chars=5
 fails 2 'special_in_text' $maxc tokenize tokenizer=byte special_in_text=maybe
 fails 2 'output=DIRECTORY' $maxc tokenize train
 fails 3 'nothere' $maxc tokenize train "$dir/nothere" output="$dir/new"

@@ -89,6 +89,8 @@ static mx_status expand_one(const char *pattern, mx_arena *a, char ***v, int *n,
     globfree(&g);
     if (*n == before && is_dir)
         return no_files_in(pattern, a);
+    if (*n == before && exists)
+        return mx_fail(MX_INPUT, "%s: not a regular file; data is read from files", pattern);
     if (*n == before)
         return mx_fail(MX_INPUT,
                        "%s: no such data file, and nothing matches it as a pattern; check "

@@ -368,6 +368,7 @@ static bool is_ranks(const mx_tokenizer_source *s)
 const mx_tokenizer_format mx_tokenizer_format_tiktoken = {
     .type = "tiktoken",
     .file = "tiktoken.model",
+    .takes_pattern = true,
     .is = is_ranks,
     .load = load,
 };

@@ -57,6 +57,12 @@ static const mx_tokenizer_format *built_in(const char *type)
 static mx_status load_as(mx_tokenizer *t, const mx_tokenizer_format *f,
                          const mx_tokenizer_source *s)
 {
+    const char *pattern = s->options ? s->options->pattern : NULL;
+    if (pattern && *pattern && !f->takes_pattern)
+        return mx_fail(MX_USAGE,
+                       "tokenizer_pattern=%s says how a rank file cuts text into words, and this "
+                       "tokenizer%s%s is of type %s, which needs none; leave it out",
+                       pattern, s->path ? " " : "", s->path ? s->path : "", f->type);
     t->format = f;
     return f->load(t, s);
 }
@@ -105,7 +111,7 @@ static mx_status load(mx_tokenizer *t, const char *path, const char *type,
     const mx_tokenizer_format *own = built_in(type);
     own = own ? own : built_in(path ? path : "byte");
     if (own)
-        return load_as(t, own, &(mx_tokenizer_source){0});
+        return load_as(t, own, &(mx_tokenizer_source){.options = options});
     if (!mx_dir_exists(path))
         return load_file(t, path, options);
     const char *file = mx_tokenizer_vocabulary_in(path, any ? -1 : json, &t->arena);
@@ -114,7 +120,7 @@ static mx_status load(mx_tokenizer *t, const char *path, const char *type,
     const char *says = mx_tokenizer_config_text(path, MX_TOKENIZER_TYPE, &t->arena);
     own = any && says ? built_in(says) : NULL;
     if (own)
-        return load_as(t, own, &(mx_tokenizer_source){0});
+        return load_as(t, own, &(mx_tokenizer_source){.options = options});
     return mx_fail(MX_INPUT,
                    "%s: no %s in this directory%s%s; name a tokenizer file or a directory that "
                    "has one",

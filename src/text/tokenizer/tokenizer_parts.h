@@ -74,6 +74,7 @@ typedef struct {
 struct mx_tokenizer_format {
     const char *type; /* as tokenizer_type has it */
     const char *file; /* what folders call its file; NULL: it is built in and has none */
+    bool takes_pattern; /* its file does not say how text is cut into words: the options do */
     /* Is this one of its files? NULL: where no other says so. */
     bool (*is)(const mx_tokenizer_source *s);
     /* Fills an allocated, zeroed tokenizer. A built-in one gets no text. */

@@ -378,7 +378,7 @@ static void read_rules(mx_run *r)
 static void say_unused(mx_run *r)
 {
     mx_str names = {0};
-    if (mx_config_unused(r->c, &names))
+    if (mx_config_unused(r->c, NULL, NULL, &names))
         mx_progress_say(&r->report.progress,
                         "note: these keys are set and have no effect on this run: %s",
                         mx_str_text(&names));
