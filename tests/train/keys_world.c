@@ -276,11 +276,11 @@ static bool is_timed(const char *verb, const char *line)
                  {"train", "  step  "},      {"train", "  compile  "}, {"train", "  load  "},
                  {"train", "  eval  "},      {"train", "data wait  "}, {"train", "checkpoint  "},
                  {"train", "  other  "},     {"train", "%  "},         {"plan", "compiled"},
-                 {"data", "million tokens"}, {"doctor", "free"},       {"train", "have no effect"}};
+                 {"data", "million tokens"}, {"doctor", "free"}};
     for (size_t i = 0; i < sizeof timed / sizeof *timed; i++)
         if (strcmp(timed[i].verb, verb) == 0 && strstr(line, timed[i].word))
             return true;
-    return false;
+    return strstr(line, "have no effect") != NULL;
 }
 
 static void add_lines(mx_str *seen, const char *verb, char *text)
@@ -293,10 +293,15 @@ static void add_lines(mx_str *seen, const char *verb, char *text)
 
 static void add_metrics(mx_str *seen, const char *path)
 {
-    static const char *const timed[] = {
-        "time",         "tokens_per_second", "tflops",           "mfu",
-        "step_seconds", "data_wait_seconds", "host_memory_bytes", "communication_seconds",
-        "communication_hidden"};
+    static const char *const timed[] = {"time",
+                                        "tokens_per_second",
+                                        "tflops",
+                                        "mfu",
+                                        "step_seconds",
+                                        "data_wait_seconds",
+                                        "host_memory_bytes",
+                                        "communication_seconds",
+                                        "communication_hidden"};
     char *text = read_text(path), *save = NULL;
     for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
         json_t *o = json_loads(line, 0, NULL);
