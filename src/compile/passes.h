@@ -2,9 +2,14 @@
  * it stands; tools/scan finds them, and the driver (compile.c) runs them. docs/extending.md adds
  * one.
  *
- *   precision   float32 model -> bfloat16 activations and weight copies; before autodiff
- *   stages      which chunk of a pipeline a node belongs to (stages.h); before autodiff
- *   rewrites    rules that the device asks for: merged q, k and v, biases (rules.h)
+ *   precision   float32 model -> bfloat16 activations and weight copies
+ *   partition   global shapes -> those of one rank, with collectives (mesh/partition.h)
+ *   stages      which chunk of a pipeline a node belongs to (mesh/stages.h)
+ *   merge       rules that the device asks for: one matmul for q, k and v (rules.h)
+ *   tile_mlp    dense MLPs in pieces of the sequence
+ *   quantize    matmuls of weights in 8 bits (quantize.h)
+ *   panels      served weights as the CPU's GEMM reads them (panels.h)
+ *   rewrites    rules that the device asks for: biases as epilogues (rules.h)
  *   autodiff    gradient nodes, from each op's gradient builder
  *   optimizer   clip, update, state in place
  *   remat       which forward values the backward pass keeps, which it computes again

@@ -49,7 +49,7 @@ typedef struct {
 } mx_comm_move;
 
 /* A message under way (messenger.h): m.peer is a rank of the communicator. */
-typedef struct mx_letter {
+typedef struct mx_transfer {
     mx_message m;
     bool sends; /* else it is expected */
     bool done;  /* set by the kind */
@@ -57,8 +57,8 @@ typedef struct mx_letter {
     bool open;  /* tcp: the receiver has room, and the sender knows; mpi: there is a request */
     size_t moved;
     uint64_t request[2];
-    struct mx_letter *next;
-} mx_letter;
+    struct mx_transfer *next;
+} mx_transfer;
 
 typedef struct {
     const char *name;
@@ -70,10 +70,10 @@ typedef struct {
     mx_status (*sum_f32)(mx_comm *c, const mx_span *spans, int n);
     mx_status (*split_off)(mx_comm *c, mx_comm **out);
     /* Of a communicator that carries messages and nothing else: moves what can be moved without
-     * waiting; waits until that may have changed, or `wake` is readable; gives up a letter. */
-    mx_status (*move)(mx_comm *c, mx_letter *letters, bool *moved);
+     * waiting; waits until that may have changed, or `wake` is readable; gives up a transfer. */
+    mx_status (*move)(mx_comm *c, mx_transfer *transfers, bool *moved);
     void (*rest)(mx_comm *c, int wake, bool urgent);
-    void (*drop)(mx_comm *c, mx_letter *l);
+    void (*drop)(mx_comm *c, mx_transfer *l);
     void (*close)(mx_comm *c);
 } mx_comm_kind;
 

@@ -4,8 +4,8 @@
  * may still hang: then others wait for it in a call. Of all waits that are too long the longest
  * came first and led to the others. From it we go from each rank to the one that it waits for, and
  * blame the first that waits for nobody: it is in no call, or in one in which its thread does not
- * run. Of a call that waits for all, whoever has not come to it is to blame, unless he waits for
- * somebody himself.
+ * run. Of a call that waits for all, whichever rank has not come to it is to blame, unless it
+ * waits for another one itself.
  */
 #include "dist/coord_impl.h"
 
@@ -16,7 +16,7 @@ enum { MOST_NAMES = 8 };
 static const double LEFT_S = 1;                            /* of waiting for a rank that has left */
 static const uint64_t CALL_MASK = ((uint64_t)1 << 40) - 1; /* of a channel's number */
 
-static mx_coord_channel_state lane_of(const mx_coord *c, int rank, int channel)
+static mx_coord_channel_state channel_of(const mx_coord *c, int rank, int channel)
 {
     return rank == c->rank ? mx_coord_own_channel(c, channel) : c->member[rank].channel[channel];
 }
@@ -25,7 +25,7 @@ static bool is_late(const mx_coord *c, int rank, int channel, const mx_coord_cha
 {
     if (w->peer >= 0 && rank != w->peer)
         return false;
-    return w->is_message || lane_of(c, rank, channel).number < w->number;
+    return w->is_message || channel_of(c, rank, channel).number < w->number;
 }
 
 /* A thread of it was in a call, as of its last beat, and had not run for half the limit. */
@@ -35,7 +35,7 @@ static bool is_still(const mx_coord *c, int rank)
     double half = c->o.call_timeout_s / 2 - mx_coord_beat_s(c);
     double limit = half > 2 * MX_COORD_WAKE_S ? half : 2 * MX_COORD_WAKE_S;
     for (int i = 0; i < MX_COORD_CHANNELS; i++) {
-        mx_coord_channel_state w = lane_of(c, rank, i);
+        mx_coord_channel_state w = channel_of(c, rank, i);
         still |= w.waits_s >= 0 && w.still_s > limit;
     }
     return still && c->member[rank].state == MX_RANK_HERE;
@@ -54,7 +54,7 @@ static bool waits_for_nobody(const mx_coord *c, int rank)
 {
     bool waits = c->member[rank].state != MX_RANK_HERE;
     for (int i = 0; i < MX_COORD_CHANNELS; i++)
-        waits |= lane_of(c, rank, i).waits_s >= 0;
+        waits |= channel_of(c, rank, i).waits_s >= 0;
     return !waits || hangs(c, rank);
 }
 
@@ -63,14 +63,14 @@ static bool waits_for_nobody(const mx_coord *c, int rank)
 static int find_hung(const mx_coord *c, int waiter, int channel)
 {
     for (int n = 0; n < c->size; n++) {
-        int next = lane_of(c, waiter, channel).peer;
+        int next = channel_of(c, waiter, channel).peer;
         if (next < 0 || next >= c->size || c->member[next].state != MX_RANK_HERE)
             return -1;
         if (waits_for_nobody(c, next))
             return next;
         waiter = next;
         for (int i = 0, longest = 0; i < MX_COORD_CHANNELS; i++)
-            if (lane_of(c, waiter, i).waits_s >= lane_of(c, waiter, longest).waits_s)
+            if (channel_of(c, waiter, i).waits_s >= channel_of(c, waiter, longest).waits_s)
                 channel = longest = i;
     }
     return -1;
@@ -105,7 +105,7 @@ static bool any_silent(const mx_coord *c, double now)
 
 static void blame_late(mx_coord *c, int waiter, int channel)
 {
-    mx_coord_channel_state w = lane_of(c, waiter, channel);
+    mx_coord_channel_state w = channel_of(c, waiter, channel);
     mx_str who = {0};
     int n = 0, last = -1, hung = find_hung(c, waiter, channel);
     for (int r = 0; r < c->size; r++)
@@ -133,7 +133,7 @@ void mx_coord_judge_left_locked(mx_coord *c)
 {
     for (int r = 0; r < c->size; r++)
         for (int i = 0; i < MX_COORD_CHANNELS; i++) {
-            mx_coord_channel_state w = lane_of(c, r, i);
+            mx_coord_channel_state w = channel_of(c, r, i);
             bool waits = c->member[r].state == MX_RANK_HERE && w.waits_s > LEFT_S;
             for (int k = 0; k < c->size && waits; k++)
                 if (c->member[k].state == MX_RANK_LEFT && is_late(c, k, i, &w))
@@ -152,7 +152,7 @@ static void judge_calls(mx_coord *c)
     int waiter = -1, channel = 0;
     for (int r = 0; r < c->size; r++)
         for (int i = 0; i < MX_COORD_CHANNELS && c->member[r].state == MX_RANK_HERE; i++) {
-            double s = lane_of(c, r, i).waits_s;
+            double s = channel_of(c, r, i).waits_s;
             if (s > longest && !hangs(c, r)) {
                 longest = s;
                 waiter = r;

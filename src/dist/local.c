@@ -1,5 +1,5 @@
-/* local.c - collectives between threads: everybody says where his data lies, waits for the others,
- * copies what he needs, and waits until nobody reads his own any more. See local.h. */
+/* local.c - collectives between threads: each rank publishes where its data lies, waits for the
+ * others, copies what it needs, and waits until no rank reads its own any more. See local.h. */
 #include "dist/local.h"
 
 #include "base/arena.h"
@@ -10,15 +10,15 @@
 
 enum { PROGRAMS = -1 }; /* the channel of collectives that are ops */
 
-typedef enum { SENT, POSTED, ARRIVED } letter_state;
+typedef enum { SENT, POSTED, ARRIVED } transfer_state;
 
 /* A message under way. */
-typedef struct letter {
+typedef struct transfer {
     int from, to;
     mx_message m;
-    letter_state state;
-    struct letter *next;
-} letter;
+    transfer_state state;
+    struct transfer *next;
+} transfer;
 
 /* What the members of one group share. */
 typedef struct shared {
@@ -32,7 +32,7 @@ typedef struct shared {
     pthread_cond_t all;
     int arrived;
     unsigned round;
-    letter *letters, *spare; /* changed under `lock`, like their arena */
+    transfer *transfers, *spare; /* changed under `lock`, like their arena */
     mx_arena arena;
     struct shared *next;
 } shared;
@@ -185,29 +185,29 @@ static mx_status shift(mx_process_group *g, const void *in, void *out, size_t by
 
 /* A message that was sent and not received waits in the sender's memory, one that was posted and
  * not sent has room in the receiver's; whoever comes second copies. */
-static letter **find_letter(shared *s, int from, int to, int64_t tag)
+static transfer **find_transfer(shared *s, int from, int to, int64_t tag)
 {
-    letter **l = &s->letters;
+    transfer **l = &s->transfers;
     while (*l && ((*l)->from != from || (*l)->to != to || (*l)->m.tag != tag))
         l = &(*l)->next;
     return l;
 }
 
-static void add_letter(shared *s, letter what)
+static void add_transfer(shared *s, transfer what)
 {
-    letter *l = s->spare;
+    transfer *l = s->spare;
     if (l)
         s->spare = l->next;
     else
-        l = MX_NEW(&s->arena, letter);
+        l = MX_NEW(&s->arena, transfer);
     *l = what;
-    l->next = s->letters;
-    s->letters = l;
+    l->next = s->transfers;
+    s->transfers = l;
 }
 
-static void drop_letter(shared *s, letter **at)
+static void drop_transfer(shared *s, transfer **at)
 {
-    letter *l = *at;
+    transfer *l = *at;
     *at = l->next;
     l->next = s->spare;
     s->spare = l;
@@ -230,14 +230,14 @@ static mx_status send_message(mx_process_group *g, const mx_message *m)
 {
     shared *s = ((member *)g)->s;
     pthread_mutex_lock(&s->lock);
-    letter *l = *find_letter(s, g->rank, m->peer, m->tag);
+    transfer *l = *find_transfer(s, g->rank, m->peer, m->tag);
     bool failed = has_failed(s);
     MX_ASSERT(!l || l->state == POSTED, "two messages of tag %lld", (long long)m->tag);
     if (l && !failed) {
         copy_message(m, &l->m);
         l->state = ARRIVED;
     } else if (!l) {
-        add_letter(s, (letter){.from = g->rank, .to = m->peer, .m = *m, .state = SENT});
+        add_transfer(s, (transfer){.from = g->rank, .to = m->peer, .m = *m, .state = SENT});
     }
     pthread_cond_broadcast(&s->all);
     pthread_mutex_unlock(&s->lock);
@@ -248,8 +248,8 @@ static mx_status post(mx_process_group *g, const mx_message *m)
 {
     shared *s = ((member *)g)->s;
     pthread_mutex_lock(&s->lock);
-    if (!*find_letter(s, m->peer, g->rank, m->tag))
-        add_letter(s, (letter){.from = m->peer, .to = g->rank, .m = *m, .state = POSTED});
+    if (!*find_transfer(s, m->peer, g->rank, m->tag))
+        add_transfer(s, (transfer){.from = m->peer, .to = g->rank, .m = *m, .state = POSTED});
     pthread_mutex_unlock(&s->lock);
     return MX_OK;
 }
@@ -260,7 +260,7 @@ static mx_status sent(mx_process_group *g, const mx_message *m)
     bool failed = false;
     pthread_mutex_lock(&s->lock);
     for (;;) {
-        const letter *l = *find_letter(s, g->rank, m->peer, m->tag);
+        const transfer *l = *find_transfer(s, g->rank, m->peer, m->tag);
         failed = has_failed(s);
         if (!l || l->state != SENT || failed)
             break;
@@ -274,16 +274,16 @@ static mx_status receive(mx_process_group *g, const mx_message *m)
 {
     shared *s = ((member *)g)->s;
     pthread_mutex_lock(&s->lock);
-    letter **l = find_letter(s, m->peer, g->rank, m->tag);
+    transfer **l = find_transfer(s, m->peer, g->rank, m->tag);
     while ((!*l || (*l)->state == POSTED) && !has_failed(s)) {
         pthread_cond_wait(&s->all, &s->lock);
-        l = find_letter(s, m->peer, g->rank, m->tag);
+        l = find_transfer(s, m->peer, g->rank, m->tag);
     }
     bool failed = has_failed(s);
     if (!failed) {
         if ((*l)->state == SENT)
             copy_message(&(*l)->m, m);
-        drop_letter(s, l);
+        drop_transfer(s, l);
         pthread_cond_broadcast(&s->all);
     }
     pthread_mutex_unlock(&s->lock);
@@ -294,9 +294,9 @@ static void leave(mx_process_group *g)
 {
     shared *s = ((member *)g)->s;
     pthread_mutex_lock(&s->lock);
-    for (letter **l = &s->letters; *l;)
+    for (transfer **l = &s->transfers; *l;)
         if ((*l)->state != ARRIVED && ((*l)->state == SENT ? (*l)->from : (*l)->to) == g->rank)
-            drop_letter(s, l);
+            drop_transfer(s, l);
         else
             l = &(*l)->next;
     pthread_mutex_unlock(&s->lock);

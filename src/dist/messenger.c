@@ -22,7 +22,7 @@ struct mx_messenger {
     _Atomic int callers;  /* that want the lock */
     pthread_mutex_t lock; /* of all below */
     pthread_cond_t changed;
-    mx_letter *letters, *spare;
+    mx_transfer *transfers, *spare;
     mx_arena arena;
     int waiting; /* callers */
     bool closing, failed;
@@ -62,7 +62,7 @@ static void *serve(void *messenger)
     pthread_mutex_lock(&m->lock);
     while (!m->closing && !m->failed) {
         bool moved = false;
-        mx_status st = k->move(m->comm, m->letters, &moved);
+        mx_status st = k->move(m->comm, m->transfers, &moved);
         if (!st)
             st = mx_coord_check(m->comm->coord);
         if (st) {
@@ -92,11 +92,11 @@ static void wake(mx_messenger *m)
     (void)!write(m->wake, &(uint64_t){1}, sizeof(uint64_t));
 }
 
-/* --- letters, under the lock --- */
+/* --- transfers, under the lock --- */
 
-static mx_letter **find(mx_messenger *m, const mx_message *msg, bool sends)
+static mx_transfer **find(mx_messenger *m, const mx_message *msg, bool sends)
 {
-    mx_letter **l = &m->letters;
+    mx_transfer **l = &m->transfers;
     while (*l && ((*l)->sends != sends || (*l)->m.peer != msg->peer || (*l)->m.tag != msg->tag))
         l = &(*l)->next;
     return l;
@@ -104,19 +104,19 @@ static mx_letter **find(mx_messenger *m, const mx_message *msg, bool sends)
 
 static void add(mx_messenger *m, const mx_message *msg, bool sends)
 {
-    mx_letter *l = m->spare;
+    mx_transfer *l = m->spare;
     if (l)
         m->spare = l->next;
     else
-        l = MX_NEW(&m->arena, mx_letter);
-    *l = (mx_letter){.m = *msg, .sends = sends, .next = m->letters};
-    m->letters = l;
+        l = MX_NEW(&m->arena, mx_transfer);
+    *l = (mx_transfer){.m = *msg, .sends = sends, .next = m->transfers};
+    m->transfers = l;
     wake(m);
 }
 
-static void drop(mx_messenger *m, mx_letter **at)
+static void drop(mx_messenger *m, mx_transfer **at)
 {
-    mx_letter *l = *at;
+    mx_transfer *l = *at;
     *at = l->next;
     l->next = m->spare;
     m->spare = l;
@@ -151,7 +151,7 @@ static bool wait_for(mx_messenger *m, const mx_message *msg, bool sends)
 mx_status mx_messenger_send(mx_messenger *m, const mx_message *msg)
 {
     lock(m);
-    mx_letter **old = find(m, msg, true);
+    mx_transfer **old = find(m, msg, true);
     MX_ASSERT(!*old || (*old)->done, "two messages of tag %lld", (long long)msg->tag);
     if (*old)
         drop(m, old);
@@ -165,7 +165,7 @@ mx_status mx_messenger_send(mx_messenger *m, const mx_message *msg)
 mx_status mx_messenger_sent(mx_messenger *m, const mx_message *msg)
 {
     lock(m);
-    mx_letter *l = *find(m, msg, true);
+    mx_transfer *l = *find(m, msg, true);
     bool failed = m->failed || (l && !l->done && wait_for(m, msg, true));
     if (l && !failed)
         drop(m, find(m, msg, true));
@@ -237,10 +237,10 @@ void mx_messenger_stop(mx_messenger *m)
     if (m->has_thread)
         pthread_join(m->thread, NULL);
     m->has_thread = false;
-    for (mx_letter *l = m->letters; l; l = l->next)
+    for (mx_transfer *l = m->transfers; l; l = l->next)
         if (!l->done)
             m->comm->kind->drop(m->comm, l);
-    m->letters = NULL;
+    m->transfers = NULL;
 }
 
 void mx_messenger_close(mx_messenger *m)

@@ -26,9 +26,9 @@ typedef struct {
 } mx_tcp;
 
 /* tcp_message.c */
-mx_status mx_tcp_move(mx_comm *c, mx_letter *letters, bool *moved) MX_MUST_USE;
+mx_status mx_tcp_move(mx_comm *c, mx_transfer *transfers, bool *moved) MX_MUST_USE;
 void mx_tcp_rest(mx_comm *c, int wake, bool urgent);
-void mx_tcp_drop(mx_comm *c, mx_letter *l);
+void mx_tcp_drop(mx_comm *c, mx_transfer *l);
 /* After an alarm, for what is on its way from ranks that are not to blame. */
 #define MX_TCP_OTHERS_S 5.0
 

@@ -29,7 +29,7 @@ typedef struct early {
 struct mx_tcp_mail {
     frame in, out;
     size_t got, gone;       /* of the frame and the bytes behind it */
-    mx_letter *into, *from; /* NULL: no bytes follow the frame */
+    mx_transfer *into, *from; /* NULL: no bytes follow the frame */
     bool sending;
     early *early, *spare;
     int n_early;
@@ -47,7 +47,7 @@ static mx_status mismatch(mx_tcp *t, int r, const frame *f, size_t here)
                          here);
 }
 
-static mx_letter *find(mx_letter *l, int peer, int64_t tag, bool sends)
+static mx_transfer *find(mx_transfer *l, int peer, int64_t tag, bool sends)
 {
     while (l && (l->done || l->sends != sends || l->m.peer != peer || l->m.tag != tag))
         l = l->next;
@@ -71,11 +71,11 @@ static mx_status remember(mx_tcp *t, int r)
     return MX_OK;
 }
 
-static mx_status take_frame(mx_tcp *t, int r, mx_letter *letters)
+static mx_status take_frame(mx_tcp *t, int r, mx_transfer *transfers)
 {
     mail *m = &t->mail[r];
     const frame *f = &m->in;
-    mx_letter *l = find(letters, r, f->tag, f->kind == ROOM);
+    mx_transfer *l = find(transfers, r, f->tag, f->kind == ROOM);
     bool sane = (f->kind == ROOM || f->kind == DATA) && (!l || f->bytes == l->m.bytes);
     if (!sane || (f->kind == DATA && (!l || !l->open)))
         return mismatch(t, r, f, l ? l->m.bytes : 0);
@@ -96,7 +96,7 @@ static void *place_of(mail *m, size_t *n)
 }
 
 /* True: there may be more. */
-static bool pull(mx_tcp *t, int r, mx_letter *letters, mx_status *st)
+static bool pull(mx_tcp *t, int r, mx_transfer *transfers, mx_status *st)
 {
     mail *m = &t->mail[r];
     size_t n;
@@ -107,7 +107,7 @@ static bool pull(mx_tcp *t, int r, mx_letter *letters, mx_status *st)
         return false;
     m->got += (size_t)k;
     if (m->got == sizeof m->in && !m->into)
-        *st = take_frame(t, r, letters);
+        *st = take_frame(t, r, transfers);
     if (*st || m->got < sizeof m->in + (m->into ? m->into->m.bytes : 0))
         return !*st;
     if (m->into)
@@ -119,7 +119,7 @@ static bool pull(mx_tcp *t, int r, mx_letter *letters, mx_status *st)
 
 /* --- what goes --- */
 
-static mx_status take_early(mx_tcp *t, int r, mx_letter *l)
+static mx_status take_early(mx_tcp *t, int r, mx_transfer *l)
 {
     mail *m = &t->mail[r];
     early **e = &m->early;
@@ -139,10 +139,10 @@ static mx_status take_early(mx_tcp *t, int r, mx_letter *l)
 }
 
 /* The next frame for this rank; false: there is none. */
-static bool choose(mx_tcp *t, int r, mx_letter *letters, mx_status *st)
+static bool choose(mx_tcp *t, int r, mx_transfer *transfers, mx_status *st)
 {
     mail *m = &t->mail[r];
-    for (mx_letter *l = letters; l && !m->sending && !*st; l = l->next) {
+    for (mx_transfer *l = transfers; l && !m->sending && !*st; l = l->next) {
         if (l->m.peer != r || l->done)
             continue;
         if (l->sends && !l->open)
@@ -158,11 +158,11 @@ static bool choose(mx_tcp *t, int r, mx_letter *letters, mx_status *st)
     return m->sending;
 }
 
-static bool push(mx_tcp *t, int r, mx_letter *letters, mx_status *st)
+static bool push(mx_tcp *t, int r, mx_transfer *transfers, mx_status *st)
 {
     mail *m = &t->mail[r];
     size_t h = sizeof m->out;
-    if (!choose(t, r, letters, st))
+    if (!choose(t, r, transfers, st))
         return false;
     bool head = m->gone < h;
     const char *from = head ? (const char *)&m->out + m->gone
@@ -187,21 +187,21 @@ static bool push(mx_tcp *t, int r, mx_letter *letters, mx_status *st)
 
 /* A rank that has closed its connection and still owes something; the coordinator has some time to
  * say what happened. */
-static mx_status judge_closed(mx_tcp *t, int r, const mx_letter *letters)
+static mx_status judge_closed(mx_tcp *t, int r, const mx_transfer *transfers)
 {
     mail *m = &t->mail[r];
     double now = mx_clock_now();
-    while (letters && (letters->done || letters->m.peer != r))
-        letters = letters->next;
-    m->closed_at = !letters ? 0 : m->closed_at > 0 ? m->closed_at : now;
-    if (!letters || now - m->closed_at < MX_TCP_OTHERS_S)
+    while (transfers && (transfers->done || transfers->m.peer != r))
+        transfers = transfers->next;
+    m->closed_at = !transfers ? 0 : m->closed_at > 0 ? m->closed_at : now;
+    if (!transfers || now - m->closed_at < MX_TCP_OTHERS_S)
         return MX_OK;
     return mx_coord_fail(t->base.coord, r, "%s has closed its connection to %s",
                          mx_coord_who(t->base.coord, r),
                          mx_coord_who(t->base.coord, t->base.rank));
 }
 
-mx_status mx_tcp_move(mx_comm *c, mx_letter *letters, bool *moved)
+mx_status mx_tcp_move(mx_comm *c, mx_transfer *transfers, bool *moved)
 {
     mx_tcp *t = (mx_tcp *)c;
     if (!t->mail)
@@ -211,12 +211,12 @@ mx_status mx_tcp_move(mx_comm *c, mx_letter *letters, bool *moved)
         if (r == c->rank)
             continue;
         if (t->peer[r].closed) {
-            st = judge_closed(t, r, letters);
+            st = judge_closed(t, r, transfers);
             continue;
         }
-        *moved |= pull(t, r, letters, &st);
+        *moved |= pull(t, r, transfers, &st);
         if (!st && !t->peer[r].closed)
-            *moved |= push(t, r, letters, &st);
+            *moved |= push(t, r, transfers, &st);
     }
     return st;
 }
@@ -239,7 +239,7 @@ void mx_tcp_rest(mx_comm *c, int wake, bool urgent)
 }
 
 /* A frame that is under way cannot be taken back: the connection goes with it. */
-void mx_tcp_drop(mx_comm *c, mx_letter *l)
+void mx_tcp_drop(mx_comm *c, mx_transfer *l)
 {
     mx_tcp *t = (mx_tcp *)c;
     mail *m = t->mail ? &t->mail[l->m.peer] : NULL;

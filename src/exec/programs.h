@@ -24,8 +24,7 @@ typedef struct mx_programs_request {
     int64_t eval_batch;  /* sequences of a batch of evaluation; 0: there is none */
     mx_pipeline_options pipeline; /* stages 0: there is none */
     int64_t mtp_eval;    /* the MTP module whose predictions an evaluation counts; 0: none */
-    bool
-        always_applies; /* accumulates also where a step has one microbatch: several processes do */
+    bool always_applies; /* accumulates one microbatch as well: several processes do */
     bool gradients_only; /* a pipeline without the update: gradients are whole sums over ranks */
 } mx_programs_request;
 

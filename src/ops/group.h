@@ -5,7 +5,7 @@
  * space; a row reduction's result is one number per row. A column sum (a sum_to of the whole space
  * to its last dim: the gradient of a bias or of a norm's weight) is there only after the last row,
  * so no step reads it. Values 0..n_ext-1 are the node's inputs, value n_ext + i is the result of
- * step i. The CPU evaluates a row at a time in cache (device/cpu), CUDA generates one kernel from
+ * step i. The CPU evaluates it tile by tile in cache (group_run.c), CUDA generates one kernel from
  * the same description.
  */
 #ifndef MX_OPS_GROUP_H

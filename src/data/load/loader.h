@@ -36,8 +36,7 @@ typedef struct {
     int n_threads;          /* tokenizing; default 1 */
     int n_ahead;            /* batches kept ready; default 2 */
     bool skip_bad;          /* bad_record_policy=skip: leave bad records out, within the budget */
-    double
-        bad_budget; /* largest fraction of bad records; 10 are always allowed */
+    double bad_budget;      /* largest fraction of bad records; 10 are always allowed */
     bool drop_last; /* leave out the last batch when it is not full; otherwise it is padded */
     bool epoch_batches; /* an epoch's last batch is padded too, not filled up from the next */
     const char *cache_dir;  /* keep tokenized records there; NULL: do not */

@@ -16,14 +16,14 @@ typedef struct {
     MPI_Request *request;
     MPI_Status *status;
     int n, cap; /* requests */
-    int busy;   /* letters with a request */
+    int busy;   /* transfers with a request */
 } mx_mpi_comm;
 
 mx_status mx_mpi_failed(mx_coord *coord, const char *what, int code) MX_MUST_USE;
 
-/* letters.c: messages between two ranks (dist/messenger.h) */
-mx_status mx_mpi_move(mx_comm *c, mx_letter *letters, bool *moved) MX_MUST_USE;
+/* transfers.c: messages between two ranks (dist/messenger.h) */
+mx_status mx_mpi_move(mx_comm *c, mx_transfer *transfers, bool *moved) MX_MUST_USE;
 void mx_mpi_rest(mx_comm *c, int wake, bool urgent);
-void mx_mpi_drop(mx_comm *c, mx_letter *l);
+void mx_mpi_drop(mx_comm *c, mx_transfer *l);
 
 #endif

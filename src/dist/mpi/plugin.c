@@ -235,7 +235,7 @@ static mx_status open_first(mx_comm **out, mx_coord *coord)
     return open_as(out, coord, true);
 }
 
-mx_mpi_plugin_get mx_mpi_plugin_of;
+extern mx_mpi_plugin_get mx_mpi_plugin_of;
 const mx_mpi_plugin *mx_mpi_plugin_of(void)
 {
     static const mx_mpi_plugin plugin = {MX_MPI_INTERFACE, start, open_first};

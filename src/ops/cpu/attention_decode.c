@@ -2,7 +2,7 @@
  *
  * Bound by reading the cache once. Keys lie as (position, head, dim), so the tiles of
  * attention_forward.inc, which take one head at a time, would read a few hundred bytes of every row
- * and skip the rest: a third of the memory's rate. Here a task is a run of KEYS positions of one
+ * and skip the rest, which memory is slow at. Here a task is a run of KEYS positions of one
  * sequence with all its heads, read as they lie; it leaves for every head
  *     m = max s,  l = sum exp(s - m),  o = sum exp(s - m) v
  * and the runs of a head are put together in order, so bits do not depend on the threads:

@@ -4,7 +4,7 @@
  * keeps up with memory, which it does not with four rows at a time. x stays in L1. A sum is 64
  * lanes wide (four vectors of 16) and folded at the end, in one fixed order that does not depend on
  * m: the bits of a sequence do not change with the batch. W of bf16 is widened in registers, or
- * multiplied as it is (VDPBF16PS): half the bytes, half the time.
+ * multiplied as it is (VDPBF16PS).
  */
 #include "base/simd.h"
 #include "ops/cpu/gemm_tile.h"

@@ -1,9 +1,9 @@
 /* run_save.c - checkpoints of a run: when they are written, waited for and gone back to.
  *
- * After rollback_after_skips such steps in a row the run goes back to its newest checkpoint but not
- * to that checkpoint's place in the data: the batches that did the damage are passed over. Every
- * decision is a function of what a checkpoint holds, so a run that is killed and resumed takes the
- * same ones.
+ * After rollback_after_skips skipped steps in a row the run goes back to its newest checkpoint but
+ * not to that checkpoint's place in the data: the batches that did the damage are passed over.
+ * Every decision is a function of what a checkpoint holds, so a run that is killed and resumed
+ * takes the same ones.
  */
 #include "train/run/run_state.h"
 

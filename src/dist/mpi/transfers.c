@@ -1,6 +1,6 @@
-/* letters.c - messages between two ranks through MPI, which matches them by tag.
+/* transfers.c - messages between two ranks through MPI, which matches them by tag.
  *
- * A letter has one request at a time: what is longer than a request may be goes in parts, which
+ * A transfer has one request at a time: what is longer than a request may be goes in parts, which
  * arrive in the order in which they were sent. MPI moves bytes only inside its own calls, so the
  * messenger's thread asks again and again while something is under way.
  */
@@ -12,16 +12,17 @@
 
 enum { URGENT_NS = 20000, PATIENT_NS = 200000, TESTS_OF_A_CANCELLED = 1000 };
 
-_Static_assert(sizeof(MPI_Request) <= sizeof((mx_letter *)0)->request, "a letter holds a request");
+_Static_assert(sizeof(MPI_Request) <= sizeof((mx_transfer *)0)->request,
+               "a transfer holds a request");
 
-static MPI_Request request_of(const mx_letter *l)
+static MPI_Request request_of(const mx_transfer *l)
 {
     MPI_Request r;
     memcpy(&r, l->request, sizeof r);
     return r;
 }
 
-static int part_of(const mx_letter *l)
+static int part_of(const mx_transfer *l)
 {
     size_t rest = l->m.bytes - l->moved;
     return (int)(rest < MX_MPI_CHUNK ? rest : MX_MPI_CHUNK);
@@ -42,7 +43,7 @@ static mx_status tag_of(const mx_mpi_comm *m, int64_t tag, int *out)
                                                 *most, (long long)t);
 }
 
-static mx_status begin(mx_mpi_comm *m, mx_letter *l)
+static mx_status begin(mx_mpi_comm *m, mx_transfer *l)
 {
     MPI_Request r;
     int tag;
@@ -58,7 +59,7 @@ static mx_status begin(mx_mpi_comm *m, mx_letter *l)
 }
 
 /* MPI takes a shorter message for a whole one. */
-static mx_status check_size(mx_mpi_comm *m, const mx_letter *l, const MPI_Status *s)
+static mx_status check_size(mx_mpi_comm *m, const mx_transfer *l, const MPI_Status *s)
 {
     int got = 0;
     MPI_Get_count(s, MPI_BYTE, &got);
@@ -70,7 +71,7 @@ static mx_status check_size(mx_mpi_comm *m, const mx_letter *l, const MPI_Status
                          l->m.peer, got, m->base.rank, part_of(l));
 }
 
-static mx_status test(mx_mpi_comm *m, mx_letter *l, bool *moved)
+static mx_status test(mx_mpi_comm *m, mx_transfer *l, bool *moved)
 {
     MPI_Status s;
     MPI_Request r = request_of(l);
@@ -88,11 +89,11 @@ static mx_status test(mx_mpi_comm *m, mx_letter *l, bool *moved)
     return MX_OK;
 }
 
-mx_status mx_mpi_move(mx_comm *c, mx_letter *letters, bool *moved)
+mx_status mx_mpi_move(mx_comm *c, mx_transfer *transfers, bool *moved)
 {
     mx_mpi_comm *m = (mx_mpi_comm *)c;
     m->busy = 0;
-    for (mx_letter *l = letters; l; l = l->next) {
+    for (mx_transfer *l = transfers; l; l = l->next) {
         if (l->done)
             continue;
         if (!l->open)
@@ -112,7 +113,7 @@ void mx_mpi_rest(mx_comm *c, int wake, bool urgent)
 }
 
 /* What is to be received is taken back; what is being sent is left to MPI. */
-void mx_mpi_drop(mx_comm *c, mx_letter *l)
+void mx_mpi_drop(mx_comm *c, mx_transfer *l)
 {
     MPI_Request r = request_of(l);
     int done = 0;
