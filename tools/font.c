@@ -1,5 +1,5 @@
-/* font.c - renders the letters of a font for src/train/report/curve_png.c: pictures then need neither the
- * font nor FreeType where the program runs. Built and run by make.
+/* font.c - renders the letters of a font for src/train/report/curve_png.c: pictures then need
+ * neither the font nor FreeType where the program runs. Built and run by make.
  *
  *     font_maker DejaVuSans.ttf > font.c
  */

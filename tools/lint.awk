@@ -58,7 +58,10 @@ FNR == 1 {
     }
     if (FILENAME !~ /\/jinja\// && line ~ /switch \(.*->op[-)]|case MX_OP_|strn?cmp\([^,]*op->name/)
         say("a switch over ops; ask for a property of the op (src/ir/op.h)")
-    if (FILENAME !~ /^src\/base\// && FILENAME ~ /\.(c|cu)$/) {
+    if (FILENAME !~ /^src\/base\//) {
+        if (line ~ /^[a-z_][A-Za-z_0-9 *]*[ *][a-z_0-9]+(\[[^\]]*\])*( =.*|;)$/ &&
+            line !~ /^(static|extern|typedef|struct [a-z_0-9]+;|return|goto|union [a-z_0-9]+;)|const |__constant__/)
+            say("a mutable global")
         if (line ~ /^typedef/) type = 1
         if (line ~ /^} [a-z_0-9]+(\[.*\])?;/ && !type) say("a mutable global")
         if (line ~ /^}/) type = 0

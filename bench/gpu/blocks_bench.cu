@@ -281,7 +281,8 @@ static void bench_masks()
 
 static void bench_grouped(int64_t experts, int64_t rows, int64_t d, int64_t f, bool uneven)
 {
-    mx_bf16 *x = device_random<mx_bf16>(rows * d, 1, 1), *y = device_random<mx_bf16>(rows * f, 2, 1);
+    mx_bf16 *x = device_random<mx_bf16>(rows * d, 1, 1),
+            *y = device_random<mx_bf16>(rows * f, 2, 1);
     mx_bf16 *w = device_random<mx_bf16>(experts * d * f, 3, 1);
     mx_bf16 *out = device_alloc<mx_bf16>(std::max(rows * std::max(d, f), experts * d * f));
     std::vector<int32_t> start(experts + 1);
@@ -299,15 +300,17 @@ static void bench_grouped(int64_t experts, int64_t rows, int64_t d, int64_t f, b
             g.a = kind == MX_GROUPED_NT ? x : y;
             if (kind == MX_GROUPED_TN)
                 g.b = x;
-            snprintf(name, sizeof name, "grouped %s %s, %lld%s experts, %lldx%lldx%lld", kinds[kind],
-                     ways[way], (long long)experts, uneven ? " uneven" : "", (long long)rows,
-                     (long long)d, (long long)f);
+            snprintf(name, sizeof name, "grouped %s %s, %lld%s experts, %lldx%lldx%lld",
+                     kinds[kind], ways[way], (long long)experts, uneven ? " uneven" : "",
+                     (long long)rows, (long long)d, (long long)f);
             double bytes = 2.0 * (rows * d + rows * f + experts * d * f);
             if (way == 2 && !mx_cuda_grouped_is_hopper(&g))
                 continue;
             line(name, time_ms([&] {
-                     CU(way == 2 ? mx_cuda_grouped_hopper(&g, 0) : mx_cuda_grouped_tiled(&g, way, 0));
-                 }), 2.0 * rows * d * f, bytes);
+                     CU(way == 2 ? mx_cuda_grouped_hopper(&g, 0)
+                                 : mx_cuda_grouped_tiled(&g, way, 0));
+                 }),
+                 2.0 * rows * d * f, bytes);
         }
     cudaFree(x), cudaFree(y), cudaFree(w), cudaFree(out), cudaFree(s);
 }

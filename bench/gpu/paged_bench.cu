@@ -115,7 +115,8 @@ int main(void)
     for (auto &c : cases) {
         printf("%d answers at %d tokens, at most %d\n", c[0], c[1], c[2]);
         setup s = make(c[0], c[1], c[2]);
-        line("as launched", s, [&](const mx_cuda_paged &p) { return mx_cuda_paged_singles(&p, 0); });
+        line("as launched", s,
+             [&](const mx_cuda_paged &p) { return mx_cuda_paged_singles(&p, 0); });
         line("without the merge", s,
              [&](const mx_cuda_paged &p) { return launch_single<DIM, 4, 3>(p, 264, 0); });
         arrangement<1, 6>(s, 4);

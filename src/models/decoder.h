@@ -32,7 +32,7 @@ mx_head mx_decoder_build(mx_graph *g, const void *config, mx_build *b);
  * with an mx_decoder gets it back as `c`. */
 typedef mx_node *mx_decoder_block(mx_graph *g, const mx_decoder *c, mx_build *b, mx_node *x,
                                   int64_t l);
-mx_decoder_block mx_decoder_mlp;
+extern mx_decoder_block mx_decoder_mlp;
 mx_head mx_decoder_build_with(mx_graph *g, const mx_decoder *c, mx_build *b, mx_decoder_block *mlp);
 
 /* What images bring into a decoder, (B, S, d) each and 0 where a token is none of theirs. */

@@ -26,7 +26,7 @@ typedef struct {
 
 typedef mx_routing mx_deepseek_router(mx_graph *g, const mx_deepseek *c, mx_build *b, mx_node *x);
 /* Sigmoid scores with a selection bias (V3); softmax scores (V2) are deepseek_v2.c's own. */
-mx_deepseek_router mx_deepseek_route_sigmoid;
+extern mx_deepseek_router mx_deepseek_route_sigmoid;
 
 /* Sparse attention (V3.2): what its indexer says about the keys of a layer. */
 typedef struct {

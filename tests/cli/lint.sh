@@ -2,11 +2,12 @@
 # lint.sh - every limit that tools/lint checks, broken once in a tree of one folder: each breach is named.
 set -eu
 cd "$(dirname "$0")/../.."
+root=$PWD
 command -v git > /dev/null || { echo "lint.sh: skipped, there is no git"; exit 0; }
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 mkdir -p "$tmp/src/nn" "$tmp/docs"
-cp -r tools "$tmp/"
+cp -r tools Makefile "$tmp/"
 cd "$tmp"
 git init -q .
 wide=$(printf 'w%.0s' $(seq 110))
@@ -23,6 +24,10 @@ wide=$(printf 'w%.0s' $(seq 110))
 } > src/nn/broken.c
 mkdir -p bench/gpu
 echo '#include "../../src/nn/kernel.cu"' > bench/gpu/twice_bench.cu
+mkdir -p src/ir src/ops
+printf '/* utils.c - nothing. */\n#include "ops.h"\nint counter = 0;\n# if FOO\nchar *f(char *s)\n{\n    return strdup(s);\n}\n' > src/ir/utils.c
+echo "/* $wide */" > src/ops/tile.inc
+sed -i 's/-Wshadow //' Makefile
 for i in $(seq 60); do echo "/* file_$i.c - nothing. */" > "src/nn/file_$i.c"; done
 echo "$wide $wide" > docs/page.md
 if tools/lint > found 2>&1; then echo "lint.sh: nothing was found"; exit 1; fi
@@ -40,7 +45,14 @@ includes train/, which stands above nn/
 six has 7 parameters (limit 6)
 nesting 5 (limit 4)
 broken.c:[0-9]*: a switch over ops
-a mutable global
+src/nn/broken.c:5: a mutable global
+src/ir/utils.c:3: a mutable global
+src/ir/utils.c:4: #if outside base/
+src/ir/utils.c:7: .*strdup(s)
+src/ir/utils.c:2:.*ops.h": stands above
+src/ir/utils.c: a name that says nothing
+src/ops/tile.inc:1: .* columns (limit 100)
+Makefile: -Wshadow is gone
 src/nn: 61 files (limit 60)
 no_such_file.c does not exist
 mx_no_such_name does not exist
@@ -50,7 +62,8 @@ bench/gpu/twice_bench.cu:1: includes the source ../../src/nn/kernel.cu
 END
 [ "$(grep -c 'a switch over ops' found)" = 2 ] || { cat found; echo "lint.sh: an op known by its name"; exit 1; }
 # In order, it is clean.
-rm src/nn/*.c docs/page.md bench/gpu/*
+rm -r src/nn/*.c src/ir src/ops docs/page.md bench/gpu/*
+cp "$root/Makefile" .
 echo '/* good.c - nothing; see src/nn. */' > src/nn/good.c
 echo 'A page.' > docs/page.md
 tools/lint > found 2>&1 || { cat found; echo "lint.sh: breaches where there are none"; exit 1; }

@@ -214,8 +214,8 @@ template <class T> static void test_flash(const flash_case &c, flash_kind kind)
     if (c.sinks)
         r.sinks = host(sinks, c.hq);
     r.run(host(q, nq), host(k, nk), host(v, nv), host(dout, no));
-    std::string n = std::string(f32 ? "f32 " : plain ? "plain " : kind == FLASH ? "flash " : "mma ") +
-                    c.name;
+    const char *how = f32 ? "f32 " : plain ? "plain " : kind == FLASH ? "flash " : "mma ";
+    std::string n = std::string(how) + c.name;
     vec hl = host(lse, nl), rl = r.lse;
     for (size_t i = 0; i < rl.size(); i++)
         if (rl[i] == -INFINITY && hl[i] == -INFINITY)
@@ -391,11 +391,13 @@ static void test_hopper_all()
     }
     test_hopper_joint(2, 320, 4, 1, 64, true, 4);
     test_hopper_joint(3, 1024, 12, 12, 64, true, 4);
-    test_hopper_joint(12, 1000, 12, 12, 64, true, 10); /* many items a multiprocessor, both orders */
+    /* many items a multiprocessor, both orders */
+    test_hopper_joint(12, 1000, 12, 12, 64, true, 10);
     test_hopper_joint(12, 1024, 8, 8, 64, false, 6);
     test_hopper_joint(2, 2048, 16, 4, 64, true, 8);
     test_hopper_joint(2, 320, 4, 1, 128, true, 4);
-    test_hopper_joint(3, 1100, 12, 12, 128, true, 8); /* more pairs of blocks than there are places */
+    /* more pairs of blocks than there are places */
+    test_hopper_joint(3, 1100, 12, 12, 128, true, 8);
     test_hopper_joint(2, 1024, 8, 8, 128, false, 6);
     test_hopper_joint(2, 2048, 16, 4, 128, true, 8);
 }

@@ -19,7 +19,8 @@ static void check_swiglu(const char *name, const vec &gate, const vec &up, const
 static void test_gemv_swiglu(int64_t n, int64_t k)
 {
     mx_bf16 *x = device_random<mx_bf16>(k, 41, 1);
-    mx_bf16 *w[2] = {device_random<mx_bf16>(n * k, 42, 0.2), device_random<mx_bf16>(n * k, 43, 0.2)};
+    mx_bf16 *w[2] = {device_random<mx_bf16>(n * k, 42, 0.2),
+                     device_random<mx_bf16>(n * k, 43, 0.2)};
     mx_bf16 *y = device_alloc<mx_bf16>(5 * n);
     CU(cudaMemset(y, 0xff, 5 * n * sizeof *y));
     mx_gemv_swiglu p = {w[0], w[1], x, y, y + n, y + 2 * n, n, k};
@@ -50,7 +51,8 @@ static void test_codes_swiglu(mx_cuda_codes_kind kind, int64_t n, int64_t k, int
     vec all = host(y, 5 * m * n);
     auto part = [&](int i) { return vec(all.begin() + i * m * n, all.begin() + (i + 1) * m * n); };
     char name[96];
-    snprintf(name, sizeof name, "codes %d with SwiGLU, %d rows, %ldx%ld", kind, m, (long)n, (long)k);
+    snprintf(name, sizeof name, "codes %d with SwiGLU, %d rows, %ldx%ld", kind, m, (long)n,
+             (long)k);
     check_swiglu(name, part(0), part(1), part(2));
     check("  the bits of gate and up alone", part(0) != part(3) || part(1) != part(4), 0);
     cudaFree(x), cudaFree(y);
@@ -68,7 +70,8 @@ static vec rope_of(const vec &x, const vec &cos, const vec &sin, const rope_case
     for (size_t r = 0; r < x.size() / c.d; r++)
         for (int i = 0; i < c.d; i++) {
             const size_t a = c.one_angle ? 0 : r / heads * c.d;
-            const double turned = i < c.d / 2 ? -x[r * c.d + i + c.d / 2] : x[r * c.d + i - c.d / 2];
+            const double turned =
+                i < c.d / 2 ? -x[r * c.d + i + c.d / 2] : x[r * c.d + i - c.d / 2];
             y[r * c.d + i] = x[r * c.d + i] * cos[a + i] + turned * sin[a + i];
         }
     return y;
@@ -83,7 +86,8 @@ static vec cache_of(const vec &before, const vec &rows, const rope_case &c)
         for (int i = 0; i < c.t; i++) {
             const int slot = c.slots[b * c.t + i];
             if (slot >= 0 && slot < c.s)
-                std::copy_n(&rows[(b * c.t + i) * entry], entry, &y[((size_t)b * c.s + slot) * entry]);
+                std::copy_n(&rows[(b * c.t + i) * entry], entry,
+                            &y[((size_t)b * c.s + slot) * entry]);
         }
     return y;
 }
@@ -100,7 +104,8 @@ static void test_rope_cache(const rope_case &c)
     CU(cudaMemset(to, 0xff, (nq + nk) * sizeof *to));
     vec hq = host(q, nq), hk = host(k, nk), cos = host(angle, na), sin = host(angle + na, na);
     vec want_q = rope_of(hq, cos, sin, c, c.heads_q), want_k = rope_of(hk, cos, sin, c, c.heads_k);
-    vec want_kc = cache_of(host(kc, nc), want_k, c), want_vc = cache_of(host(vc, nc), host(v, nk), c);
+    vec want_kc = cache_of(host(kc, nc), want_k, c),
+        want_vc = cache_of(host(vc, nc), host(v, nk), c);
     mx_cuda_rope_cache p = {q, k, v, c.in_place ? q : to, c.in_place ? k : to + nq, kc, vc,
                             angle, angle + na, slots, n, c.t, c.s, c.heads_q, c.heads_k, c.d,
                             c.one_angle};

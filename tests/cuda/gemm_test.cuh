@@ -130,7 +130,8 @@ template <class T> static void test_gelu_grad(int m, int n, double limit)
     for (int64_t i = 0; i < mn; i++)
         want[i] *= gelu_grad_at(hu[i]), sums[i % n] += want[i];
     CU(mx_gelu_grad_launch(&s, &args, sizeof(T) == 4, 0));
-    check(sizeof(T) == 4 ? "gelu_grad f32" : "gelu_grad bf16", rel_error(host(du, mn), want), limit);
+    check(sizeof(T) == 4 ? "gelu_grad f32" : "gelu_grad bf16", rel_error(host(du, mn), want),
+          limit);
     check("  sums", rel_error(sums_of(parts, rows, n), sums), 1e-5);
     cudaFree(u), cudaFree(du), cudaFree(parts);
 }

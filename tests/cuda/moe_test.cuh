@@ -127,7 +127,9 @@ static void test_sort(int64_t m, int experts)
     CU(cudaMemcpy(order.data(), o, m * 4, cudaMemcpyDeviceToHost));
     CU(cudaMemcpy(place.data(), p, m * 4, cudaMemcpyDeviceToHost));
     CU(cudaMemcpy(start.data(), s, (experts + 1) * 4, cudaMemcpyDeviceToHost));
-    auto key = [&](int64_t i) { return expert[i] < 0 || expert[i] >= experts ? experts : expert[i]; };
+    auto key = [&](int64_t i) {
+        return expert[i] < 0 || expert[i] >= experts ? experts : expert[i];
+    };
     std::vector<int32_t> want(m);
     for (int64_t i = 0; i < m; i++)
         want[i] = (int32_t)i, count[key(i)]++;

@@ -19,8 +19,10 @@ static void check_grads(const packed_case &c, const packed_data &p, const attent
 {
     int64_t q = (int64_t)c.hq * c.d, k = (int64_t)c.hk * c.d, v = (int64_t)c.hk * c.dv;
     std::string what = std::string(kind) + " d";
-    check(packed_name(c, (what + "q").c_str()).c_str(), rel_error(p.columns(p.y, 0, q), r.dq), 1e-2);
-    check(packed_name(c, (what + "k").c_str()).c_str(), rel_error(p.columns(p.y, q, k), r.dk), 1e-2);
+    check(packed_name(c, (what + "q").c_str()).c_str(), rel_error(p.columns(p.y, 0, q), r.dq),
+          1e-2);
+    check(packed_name(c, (what + "k").c_str()).c_str(), rel_error(p.columns(p.y, q, k), r.dk),
+          1e-2);
     check(packed_name(c, (what + "v").c_str()).c_str(), rel_error(p.columns(p.y, q + k, v), r.dvv),
           1e-2);
 }

@@ -1,5 +1,5 @@
-/* paged_test.cuh - paged attention: both kernels against double on the host; and a token's bits in a
- * batch of prompts and single tokens against those it has alone. */
+/* paged_test.cuh - paged attention: both kernels against double on the host; and a token's bits in
+ * a batch of prompts and single tokens against those it has alone. */
 #ifndef MX_TESTS_PAGED_TEST_CUH
 #define MX_TESTS_PAGED_TEST_CUH
 

@@ -42,7 +42,8 @@ struct quantized {
     }
 };
 
-static void run_quantize(quantized &out, const mx_cuda_quantize_shape &s, const void *x, float given)
+static void run_quantize(quantized &out, const mx_cuda_quantize_shape &s, const void *x,
+                         float given)
 {
     int64_t n = s.matrices * s.rows * s.cols;
     out.gr = (s.rows + s.block_rows - 1) / s.block_rows;

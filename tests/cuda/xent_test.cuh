@@ -113,7 +113,8 @@ static void test_xent_exp(int rows, int vocab, int d, float scale, float cap, fl
     mx_xent_exp_args a = {device_copy(t.x), w, device_copy(t.labels), device_copy(t.weight), e,
                           device_alloc<mx_bf16>(rows * d), rest, rest + rows, rest + 2 * rows,
                           rest + 3 * rows, rest + 4 * rows, rest + 7 * rows,
-                          (int32_t *)rest + 6 * rows, device_alloc<int32_t>(rows / MX_XENT_BAND + 2)};
+                          (int32_t *)rest + 6 * rows,
+                          device_alloc<int32_t>(rows / MX_XENT_BAND + 2)};
     CU(mx_cuda_xent_exp(&t.s, &a, 0));
     CU(cudaDeviceSynchronize());
     vec factor = host(a.factor, rows), full = host(e, (int64_t)rows * ld), got, beyond, sx, lost;
@@ -132,8 +133,8 @@ static void test_xent_exp(int rows, int vocab, int d, float scale, float cap, fl
     double mean, worst = worst_row(got, t.dz, vocab, &mean);
     check("  gradient of logits, mean row", mean, 3e-3);
     check("  gradient of logits, worst row", worst, 1.2e-2);
-    check("  columns beyond the vocabulary", beyond.empty() ? 0 : rel_error(beyond, vec(beyond.size())),
-          0);
+    check("  columns beyond the vocabulary",
+          beyond.empty() ? 0 : rel_error(beyond, vec(beyond.size())), 0);
     for (int64_t i = 0; i < rows * d; i++)
         sx.push_back(to_double(t.x[i]) * factor[i / d]);
     check("  x times factors", rel_error(host(a.scaled, rows * d), sx), 3e-3);
