@@ -147,7 +147,7 @@ static mx_status choose(const chooser *h, const mx_model_spec *m, mx_str *note)
     MX_TRY_OUT(st, open_machine(h, &machine));
     MX_TRY_OUT(st, mx_batch_plan_make(&all, h->c, h->ranks, 1));
     f->machine = machine;
-    f->traits = h->own.host_memory ? &mx_cpu_traits : &mx_cuda_traits;
+    f->traits = &h->own;
     mx_search_request q = {.machine = &machine, .model = m, .config = h->c,
                            .sequences = all.global_sequences, .stages = true};
     if (mx_config_is_users(h->c, "remat_policy"))
