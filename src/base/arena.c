@@ -106,6 +106,12 @@ char *mx_arena_strdup(mx_arena *a, const char *s)
     return mx_arena_copy(a, s, strlen(s) + 1);
 }
 
+char *mx_strdup(const char *s)
+{
+    size_t n = strlen(s) + 1;
+    return memcpy(mx_realloc(NULL, n), s, n);
+}
+
 char *mx_arena_printf(mx_arena *a, const char *fmt, ...)
 {
     va_list ap, again;

@@ -33,8 +33,10 @@ void mx_free(void *p);
 
 /* Small heap objects that outgrow an arena (growing arrays); never NULL. */
 void *mx_realloc(void *p, size_t bytes);
-/* One small object, 64-byte aligned, not zeroed; never NULL. Both are released with mx_free. */
+/* One small object, 64-byte aligned, not zeroed; never NULL. */
 void *mx_small_alloc(size_t bytes);
+/* A copy of a text; never NULL. What these three give is released with mx_free. */
+char *mx_strdup(const char *s);
 
 /* How often mx_alloc, mx_realloc or an arena asked the system for memory, in this process. The
  * tests assert that it stands still after the first training step. */

@@ -9,8 +9,6 @@
  *     mx_vlog1pf     2 ulp           for x > -1
  *     mx_vtanhf      2 ulp           +-1
  *     mx_verff       3 ulp           +-1
- *     mx_vsigmoidf   3 ulp           0 below -88.73 (no denormals), 1
- *     mx_vsoftplusf  2 ulp           log(1 + exp(x)), x for large x
  * NaN in, NaN out. The bounds are asserted by tests/base/vmath_test.c over the whole range.
  *
  * Method. exp: x = n ln2 + r, |r| <= ln2/2; exp(r) is a polynomial; 2^n is applied in two halves so
@@ -187,17 +185,6 @@ MX_INLINE float mx_verff(float x)
     q = q * c + 0x1.62d950p-13f;
     float high = 1.0f - mx_vexpf(q);
     return mx_vcopysignf(a < 0.9f ? low : high, x);
-}
-
-MX_INLINE float mx_vsigmoidf(float x)
-{
-    return 1.0f / (1.0f + mx_vexpf(-x));
-}
-
-MX_INLINE float mx_vsoftplusf(float x)
-{
-    float y = mx_vlog1pf(mx_vexpf(-mx_vabsf(x)));
-    return (x > 0.0f ? x : 0.0f) + (x == x ? y : x);
 }
 
 #endif

@@ -161,7 +161,7 @@ static mx_status bench_loader(const mx_invocation *inv)
     mx_train_data d = {0};
     mx_train_data_request r = {.config = inv->config, .rows = 16};
     const mx_batch *b = NULL;
-    mx_status st = mx_train_data_open_as(&d, &r);
+    mx_status st = mx_train_data_open(&d, &r);
     double from = mx_clock_of(CLOCK_MONOTONIC), tokens = 0;
     while (!st && mx_clock_of(CLOCK_MONOTONIC) - from < 3) {
         st = mx_loader_next(d.loader, &b);

@@ -201,7 +201,7 @@ static mx_status run(mx_invocation *inv)
                   strcmp(colour, "always") == 0 || (strcmp(colour, "auto") == 0 && isatty(1))};
     mx_status st = find_model(c, &a, &r.model_dir);
     if (!st)
-        st = mx_train_data_open_as(&d, &r);
+        st = mx_train_data_open(&d, &r);
     if (!st)
         st = show_all(&v, c);
     mx_arena_fini(&a);

@@ -83,8 +83,5 @@ typedef struct {
  * taken twice, or stages would wait for each other. */
 mx_status mx_pipeline_simulate(const mx_pipeline_schedule *s, mx_pipeline_costs c,
                                mx_pipeline_times *out) MX_MUST_USE;
-/* Idle time of a stage by the formula of its kind, for equal chunks and at least as many
- * microbatches as stages. */
-double mx_pipeline_idle(const mx_pipeline_schedule *s, mx_pipeline_costs c);
 
 #endif

@@ -192,9 +192,3 @@ mx_status mx_pipeline_simulate(const mx_pipeline_schedule *s, mx_pipeline_costs 
     mx_arena_fini(&p.scratch);
     return st;
 }
-
-double mx_pipeline_idle(const mx_pipeline_schedule *s, mx_pipeline_costs c)
-{
-    double turn = c.f + c.b + c.w;
-    return (s->stages - 1) * (s->split ? turn - 2 * c.w : turn);
-}

@@ -350,11 +350,6 @@ void mx_saved_programs_free(mx_saved_programs *s)
     mx_free(s);
 }
 
-int mx_saved_programs_ranks(const mx_saved_programs *s)
-{
-    return (int)s->what.ranks;
-}
-
 int mx_saved_programs_kinds(const mx_saved_programs *s)
 {
     return s->kinds.n;

@@ -73,7 +73,6 @@ mx_status mx_saved_programs_take(mx_saved_programs *s, mx_programs *p,
 /* Puts kernels and choices into a folder that lacks them; gives their number. */
 mx_status mx_saved_programs_install(const mx_saved_programs *s, const char *dir,
                                     int *n) MX_MUST_USE;
-int mx_saved_programs_ranks(const mx_saved_programs *s);
 int mx_saved_programs_kinds(const mx_saved_programs *s);
 double mx_saved_programs_seconds(const mx_saved_programs *s); /* that compiling a rank took */
 void mx_saved_programs_free(mx_saved_programs *s);

@@ -52,12 +52,6 @@ mx_status mx_messages_check(const json_t *list)
     return MX_OK;
 }
 
-static char *copy_of(const char *text)
-{
-    size_t n = strlen(text) + 1;
-    return memcpy(mx_realloc(NULL, n), text, n);
-}
-
 /* "adapter", and with it the text of "prompt" in place of the line's. */
 static mx_status take_adapter(mx_prompt *p, const json_t *doc)
 {
@@ -65,13 +59,13 @@ static mx_status take_adapter(mx_prompt *p, const json_t *doc)
     if (adapter && !json_is_string(adapter))
         return mx_fail(MX_INPUT, "\"adapter\" must be the name of one, or \"\" for none");
     if (adapter)
-        p->adapter = copy_of(json_string_value(adapter));
+        p->adapter = mx_strdup(json_string_value(adapter));
     if (json_object_get(doc, "messages"))
         return MX_OK;
     if (!json_is_string(text))
         return mx_fail(MX_INPUT, "\"prompt\" must be a text");
     mx_free(p->text);
-    p->text = copy_of(json_string_value(text));
+    p->text = mx_strdup(json_string_value(text));
     return MX_OK;
 }
 

@@ -115,11 +115,3 @@ bool mx_notation_infer(const mx_notation *n, const mx_type *const *in, int n_in,
     }
     return true;
 }
-
-int mx_notation_dim(const mx_notation *n, int t, int ndim, char letter)
-{
-    for (int k = 0; k < n->term[t].n; k++)
-        if (n->term[t].letter[k] == letter)
-            return ndim - n->term[t].n + k;
-    return -1;
-}

@@ -24,7 +24,4 @@ bool mx_notation_parse(const char *text, mx_notation *out);
 bool mx_notation_infer(const mx_notation *n, const mx_type *const *in, int n_in, mx_type *out,
                        int n_out, char *why, size_t cap);
 
-/* The dim that `letter` is in term t of a tensor with ndim dims, or -1. */
-int mx_notation_dim(const mx_notation *n, int t, int ndim, char letter);
-
 #endif

@@ -127,7 +127,6 @@ typedef struct {
 typedef struct {
     double flops;
     double bytes; /* read + written, each once */
-    double wire_bytes; /* sent to other ranks */
 } mx_cost;
 
 /* --- test cases: the table-driven tests need nothing else --- */

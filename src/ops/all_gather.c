@@ -55,9 +55,7 @@ static size_t gpu_work_bytes(const mx_node *n, size_t most)
 
 static mx_cost cost(const mx_node *n)
 {
-    const mx_collective_attr *a = n->attr;
-    return (mx_cost){.bytes = 2 * (double)mx_type_bytes(&n->type),
-                     .wire_bytes = (double)(a->size - 1) * (double)mx_type_bytes(&n->in[0]->type)};
+    return (mx_cost){.bytes = 2 * (double)mx_type_bytes(&n->type)};
 }
 
 mx_node *mx_all_gather(mx_graph *g, mx_node *x, mx_collective_attr a)

@@ -32,9 +32,8 @@ static size_t gpu_work_bytes(const mx_node *n, size_t most)
 static mx_cost cost(const mx_node *n)
 {
     const mx_collective_attr *a = n->attr;
-    double bytes = (double)mx_type_bytes(&n->type), others = (double)(a->size - 1);
-    return (mx_cost){.flops = others * (double)mx_type_count(&n->type), .bytes = 3 * bytes,
-                     .wire_bytes = 2 * bytes * others / (double)a->size};
+    return (mx_cost){.flops = (double)(a->size - 1) * (double)mx_type_count(&n->type),
+                     .bytes = 3 * (double)mx_type_bytes(&n->type)};
 }
 
 mx_node *mx_all_reduce(mx_graph *g, mx_node *x, mx_collective_attr a)

@@ -55,10 +55,7 @@ static size_t gpu_work_bytes(const mx_node *n, size_t most)
 
 static mx_cost cost(const mx_node *n)
 {
-    const mx_collective_attr *a = n->attr;
-    double bytes = (double)mx_type_bytes(&n->type);
-    return (mx_cost){.bytes = 6 * bytes,
-                     .wire_bytes = bytes * (double)(a->size - 1) / (double)a->size};
+    return (mx_cost){.bytes = 6 * (double)mx_type_bytes(&n->type)};
 }
 
 mx_node *mx_all_to_all(mx_graph *g, mx_node *x, mx_collective_attr a)

@@ -45,8 +45,7 @@ static mx_cost cost(const mx_node *n)
     const mx_collective_attr *a = n->attr;
     double bytes = (double)mx_type_bytes(&n->type);
     return (mx_cost){.flops = (double)(a->size - 1) * (double)mx_type_count(&n->type),
-                     .bytes = 2 * bytes * (double)a->size,
-                     .wire_bytes = (double)(a->size - 1) * bytes};
+                     .bytes = 2 * bytes * (double)a->size};
 }
 
 mx_node *mx_reduce_scatter(mx_graph *g, mx_node *x, mx_collective_attr a)

@@ -19,8 +19,7 @@ static void ring_shift_cpu(const mx_call *c)
 
 static mx_cost cost(const mx_node *n)
 {
-    double bytes = (double)mx_type_bytes(&n->type);
-    return (mx_cost){.bytes = 2 * bytes, .wire_bytes = bytes};
+    return (mx_cost){.bytes = 2 * (double)mx_type_bytes(&n->type)};
 }
 
 mx_node *mx_ring_shift(mx_graph *g, mx_node *x, mx_collective_attr a)

@@ -5,9 +5,8 @@
  * is float32 (float64 for float64, and where it is one part of a larger sum: `wide`). It has no
  * gradient: nothing is trained through a norm.
  */
-#include "base/simd.h"
-#include "base/vmath.h"
 #include "ops.h"
+#include "ops/cpu/lane_sum.h"
 #include "ops/gpu_work.h"
 #include "ops/load.h"
 
@@ -24,22 +23,8 @@ static void infer(mx_graph *g, mx_node *n)
     n->type.dtype = wide ? MX_F64 : MX_F32;
 }
 
-#define SQUARES(T, name)                                                                           \
-    static MX_CLONES double name(const T *x, int64_t n)                                            \
-    {                                                                                              \
-        double lane[16] = {0}, total = 0;                                                          \
-        int64_t i = 0;                                                                             \
-        for (; i + 16 <= n; i += 16)                                                               \
-            for (int j = 0; j < 16; j++)                                                           \
-                lane[j] += (double)x[i + j] * (double)x[i + j];                                    \
-        for (int j = 0; i < n; i++, j++)                                                           \
-            lane[j] += (double)x[i] * (double)x[i];                                                \
-        for (int j = 0; j < 16; j++)                                                               \
-            total += lane[j];                                                                      \
-        return total;                                                                              \
-    }
-SQUARES(float, squares_f32)
-SQUARES(double, squares_f64)
+MX_LANE_SUM(float, squares_f32, v * v)
+MX_LANE_SUM(double, squares_f64, v * v)
 
 static double block_sum(const mx_tensor *x, int64_t from, int64_t n)
 {

@@ -9,6 +9,7 @@
 #include "base/simd.h"
 #include "ir/partition.h"
 #include "ops.h"
+#include "ops/cpu/lane_sum.h"
 #include "ops/gpu_work.h"
 #include "ops/load.h"
 
@@ -102,22 +103,8 @@ static bool sum_rows(const mx_tensor *x, const mx_tensor *out, int64_t rows, int
     return true;
 }
 
-#define SUM_LANES(T, name)                                                                         \
-    static MX_CLONES double name(const T *x, int64_t n)                                            \
-    {                                                                                              \
-        double lane[16] = {0}, total = 0;                                                          \
-        int64_t i = 0;                                                                             \
-        for (; i + 16 <= n; i += 16)                                                               \
-            for (int j = 0; j < 16; j++)                                                           \
-                lane[j] += (double)x[i + j];                                                       \
-        for (int j = 0; i < n; i++, j++)                                                           \
-            lane[j] += (double)x[i];                                                               \
-        for (int j = 0; j < 16; j++)                                                               \
-            total += lane[j];                                                                      \
-        return total;                                                                              \
-    }
-SUM_LANES(float, lanes_f32)
-SUM_LANES(double, lanes_f64)
+MX_LANE_SUM(float, lanes_f32, v)
+MX_LANE_SUM(double, lanes_f64, v)
 
 /* n neighbouring elements, in double. */
 static double sum_run(const mx_tensor *x, int64_t from, int64_t n)

@@ -1,7 +1,6 @@
 /* failures.c - see failures.h. */
 #include "plan/failures.h"
 
-#include "base/rng.h"
 #include <math.h>
 
 /* With rate r, a stretch of `interval` and its checkpoint takes on average
@@ -18,21 +17,4 @@ mx_goodput_forecast mx_failures_goodput(const mx_failures *f)
     g.restarting = f->restart * tries / whole;
     g.lost = 1 - g.goodput - g.writing - g.restarting;
     return g;
-}
-
-double mx_failures_simulate(const mx_failures *f, double interval, double seconds, int seed)
-{
-    double clock = 0, done = 0;
-    for (uint64_t i = 0; done < seconds; i++) {
-        double u = ((double)mx_philox((uint64_t)seed, 0, i).v[0] + 0.5) / 0x1p32;
-        double alive = -f->between * log(u); /* until the next failure */
-        double each = interval + f->checkpoint;
-        double saved = floor(alive / each);
-        double need = ceil((seconds - done) / interval);
-        if (saved >= need)
-            return seconds / (clock + need * each);
-        done += saved * interval;
-        clock += alive + f->restart;
-    }
-    return seconds / clock;
 }

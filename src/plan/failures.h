@@ -20,7 +20,5 @@ typedef struct {
 } mx_goodput_forecast;
 
 mx_goodput_forecast mx_failures_goodput(const mx_failures *f);
-/* The same by Monte Carlo: a run of `seconds` of progress, event by event. */
-double mx_failures_simulate(const mx_failures *f, double interval, double seconds, int seed);
 
 #endif

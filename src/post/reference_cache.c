@@ -96,7 +96,7 @@ static mx_status compute(mx_reference_cache *c, const mx_objective_run *o)
     mx_objective_request(o->objective, o->config, &q);
     mx_status st = mx_reference_open(&r, o, 1, false);
     if (!st)
-        st = mx_train_data_open_as(&d, &q);
+        st = mx_train_data_open(&d, &q);
     if (!st)
         st = fill(c, o, r, d.loader);
     mx_train_data_close(&d);

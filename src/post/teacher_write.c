@@ -49,7 +49,7 @@ static mx_status open_all(writer *w, int64_t rows)
     mx_train_data_request q = {.config = w->c, .model_dir = w->student, .rows = rows,
                                .vocab = w->model.summary.vocab, .model = &w->model};
     mx_objective_request(&mx_objective_distill, w->c, &q);
-    MX_TRY(mx_train_data_open_as(&w->data, &q));
+    MX_TRY(mx_train_data_open(&w->data, &q));
     w->top_k = ((const mx_distill *)settings)->top_k;
     mx_teacher_request t = {.config = w->c, .path = mx_config_text(w->c, "teacher_path"),
                             .options = o, .rows = rows, .parts = 1,

@@ -95,7 +95,7 @@ mx_status mx_adapter_names_load(mx_adapter_names *n, const char *name, const cha
     if (st)
         return st;
     pthread_mutex_lock(&n->lock);
-    n->slot[i - 1].name = strdup(name);
+    n->slot[i - 1].name = mx_strdup(name);
     pthread_mutex_unlock(&n->lock);
     return MX_OK;
 }

@@ -218,7 +218,7 @@ static void break_down(mx_server *s, mx_status why)
 {
     fprintf(stderr, "error: the engine has failed: %s\n", mx_status_text(why));
     pthread_mutex_lock(&s->lock);
-    s->broken = strdup(mx_status_text(why));
+    s->broken = mx_strdup(mx_status_text(why));
     pthread_mutex_unlock(&s->lock);
     while (s->calls)
         fail_call(s, s->calls, mx_fail(MX_DEVICE, "the engine has failed"));

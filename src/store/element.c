@@ -9,6 +9,7 @@
  */
 #include "store/element.h"
 
+#include "base/fp8.h"
 #include "base/simd.h"
 
 #include <math.h>
@@ -74,90 +75,35 @@ bool mx_st_dtype_graph(mx_st_dtype d, mx_dtype *out)
 }
 
 /* --- single values ------------------------------------------------------------------------- */
-MX_INLINE float from_bits(uint32_t u)
-{
-    float f;
-    memcpy(&f, &u, 4);
-    return f;
-}
-
-MX_INLINE uint32_t to_bits(float f)
-{
-    uint32_t u;
-    memcpy(&u, &f, 4);
-    return u;
-}
-
 /* Small floats widen without branches, so that loops over them vectorise: the exponent is moved to
  * the new bias; a subnormal (exponent 0) is put behind an implicit one, which is subtracted again.
  */
 MX_INLINE float f16_value(uint32_t h)
 {
     uint32_t sign = (h & 0x8000u) << 16, mag = (h & 0x7fffu) << 13;
-    float sub = from_bits(mag | 0x38800000u) - 0x1p-14f;
+    float sub = mx_float_of_bits(mag | 0x38800000u) - 0x1p-14f;
     uint32_t u = mag >= 0x0f800000u ? mag | 0x7f800000u : mag + 0x38000000u;
-    u = mag < 0x00800000u ? to_bits(sub) : u;
-    return from_bits(sign | u);
-}
-
-MX_INLINE float e4m3_value(uint32_t b)
-{
-    uint32_t sign = (b & 0x80u) << 24, mag = (b & 0x7fu) << 20;
-    float sub = from_bits(mag | 0x3c800000u) - 0x1p-6f;
-    uint32_t u = mag < 0x00800000u ? to_bits(sub) : mag + 0x3c000000u;
-    u = mag == 0x07f00000u ? 0x7fc00000u : u;
-    return from_bits(sign | u);
-}
-
-float mx_st_f16_value(uint16_t h)
-{
-    return f16_value(h);
-}
-
-float mx_st_f8_e5m2_value(uint8_t b)
-{
-    return f16_value((uint32_t)b << 8); /* E5M2 is the upper half of a binary16 */
-}
-
-float mx_st_f8_e4m3_value(uint8_t b)
-{
-    return e4m3_value(b);
+    u = mag < 0x00800000u ? mx_bits_of_float(sub) : u;
+    return mx_float_of_bits(sign | u);
 }
 
 static float e8m0_value(uint8_t b)
 {
     if (b == 0xff)
         return NAN;
-    return b ? from_bits((uint32_t)b << 23) : 0x1p-127f;
-}
-
-MX_INLINE uint16_t bf16_bits(float x)
-{
-    uint32_t u = to_bits(x), mag = u & 0x7fffffffu;
-    uint32_t rounded = (u + 0x7fffu + (u >> 16 & 1)) >> 16;
-    return (uint16_t)(mag > 0x7f800000u ? (u >> 16 | 0x40u) : rounded);
+    return b ? mx_float_of_bits((uint32_t)b << 23) : 0x1p-127f;
 }
 
 MX_INLINE uint16_t f16_bits(float x)
 {
-    uint32_t u = to_bits(x), sign = u >> 16 & 0x8000u, mag = u & 0x7fffffffu;
+    uint32_t u = mx_bits_of_float(x), sign = u >> 16 & 0x8000u, mag = u & 0x7fffffffu;
     /* Below 2^-14 the result is subnormal: adding 0.5 lets the FPU round at 2^-24. */
-    uint32_t sub = to_bits(from_bits(mag) + 0.5f) - 0x3f000000u;
+    uint32_t sub = mx_bits_of_float(mx_float_of_bits(mag) + 0.5f) - 0x3f000000u;
     uint32_t normal = (mag - 0x38000000u + 0xfffu + (mag >> 13 & 1)) >> 13;
     uint32_t h = mag < 0x38800000u ? sub : normal;
     h = mag >= 0x477ff000u ? 0x7c00u : h; /* 65520 and above round to infinity */
     h = mag > 0x7f800000u ? 0x7e00u : h;
     return (uint16_t)(sign | h);
-}
-
-uint16_t mx_st_bf16_bits(float x)
-{
-    return bf16_bits(x);
-}
-
-uint16_t mx_st_f16_bits(float x)
-{
-    return f16_bits(x);
 }
 
 /* --- blocks into and out of the hubs --------------------------------------------------------- */
@@ -188,11 +134,11 @@ uint16_t mx_st_f16_bits(float x)
     {                                                                                              \
         ENCODE(T, value);                                                                          \
     }
-DECODER(decode_bf16, uint16_t, from_bits((uint32_t)x << 16))
+DECODER(decode_bf16, uint16_t, mx_float_of_bf16(x))
 DECODER(decode_f16, uint16_t, f16_value(x))
-DECODER(decode_e4m3, uint8_t, e4m3_value(x))
-DECODER(decode_e5m2, uint8_t, f16_value((uint32_t)x << 8))
-ENCODER(encode_bf16, uint16_t, bf16_bits(in[i]))
+DECODER(decode_e4m3, uint8_t, mx_float_of_e4m3(x))
+DECODER(decode_e5m2, uint8_t, mx_float_of_e5m2(x))
+ENCODER(encode_bf16, uint16_t, mx_bf16_of_float(in[i]))
 ENCODER(encode_f16, uint16_t, f16_bits(in[i]))
 
 static void decode_f32(mx_st_dtype d, const char *p, float *out, int64_t n)
@@ -336,7 +282,7 @@ MX_CLONES static void scan_f32(mx_st_scan *scan, const float *x, int64_t n)
 {
     uint32_t nan = 0, inf = 0;
     for (int64_t i = 0; i < n; i++) {
-        uint32_t mag = to_bits(x[i]) & 0x7fffffffu;
+        uint32_t mag = mx_bits_of_float(x[i]) & 0x7fffffffu;
         nan += mag > 0x7f800000u;
         inf += mag == 0x7f800000u;
     }

@@ -58,10 +58,4 @@ bool mx_st_convert(mx_st_dtype from, const void *src, mx_st_dtype to, void *dst,
 /* Counts NaN and Inf of n elements. */
 void mx_st_scan_add(mx_st_scan *scan, mx_st_dtype d, const void *p, int64_t n);
 
-float mx_st_f8_e4m3_value(uint8_t b);
-float mx_st_f8_e5m2_value(uint8_t b);
-float mx_st_f16_value(uint16_t h);
-uint16_t mx_st_f16_bits(float x);  /* to nearest even */
-uint16_t mx_st_bf16_bits(float x); /* to nearest even, NaN stays NaN */
-
 #endif

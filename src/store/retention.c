@@ -115,22 +115,6 @@ out:
     return st;
 }
 
-mx_status mx_retention_discard_after(const mx_io *io, const char *root, int64_t step)
-{
-    mx_arena a = {0};
-    mx_ckpt_entry *list;
-    int n;
-    mx_status st = MX_OK;
-    MX_TRY_OUT(st, mx_ckpt_list(root, &a, &list, &n));
-    for (int i = n - 1; i >= 0 && list[i].step > step; i--)
-        MX_TRY_OUT(st, mx_retention_remove(io, root, list[i].step));
-    if (n)
-        st = mx_io_sync_dir(io, root);
-out:
-    mx_arena_fini(&a);
-    return st;
-}
-
 mx_status mx_retention_sweep(const mx_io *io, const char *root)
 {
     DIR *d = opendir(root);

@@ -21,8 +21,6 @@ typedef struct {
 /* Removes what the policy does not keep. Removal is a rename out of sight, then deletion. */
 mx_status mx_retention_apply(const mx_io *io, const char *root,
                              const mx_retention *policy) MX_MUST_USE;
-/* Removes every checkpoint after `step`: a run that rolled back writes those steps again. */
-mx_status mx_retention_discard_after(const mx_io *io, const char *root, int64_t step) MX_MUST_USE;
 /* Removes what killed processes left behind. Only under the run's lock. */
 mx_status mx_retention_sweep(const mx_io *io, const char *root) MX_MUST_USE;
 /* Takes one checkpoint away (a damaged one whose step is written again). */

@@ -319,38 +319,6 @@ out:
     return st;
 }
 
-mx_status mx_st_read_box(const mx_st_tensor *t, const int64_t *start, const int64_t *size,
-                         mx_st_dtype to, void *dst, mx_st_scan *scan)
-{
-    int64_t total = 1, stride[MX_ST_MAX_DIM], run = 1, at[MX_ST_MAX_DIM] = {0};
-    int outer = t->ndim; /* dims before `outer` are stepped through, the rest is one run */
-    for (int i = t->ndim - 1; i >= 0; i--) {
-        MX_ASSERT(start[i] >= 0 && size[i] >= 0 && start[i] <= t->dim[i] &&
-                      size[i] <= t->dim[i] - start[i],
-                  "%s: dim %d: %" PRId64 "+%" PRId64 " of %" PRId64, t->name, i, start[i], size[i],
-                  t->dim[i]);
-        stride[i] = i == t->ndim - 1 ? 1 : stride[i + 1] * t->dim[i + 1];
-        total *= size[i];
-    }
-    if (!total)
-        return MX_OK;
-    while (outer > 0) {
-        run *= size[--outer];
-        if (size[outer] != t->dim[outer])
-            break;
-    }
-    for (int64_t done = 0; done < total; done += run) {
-        int64_t first = 0;
-        for (int i = 0; i < t->ndim; i++)
-            first += (start[i] + (i < outer ? at[i] : 0)) * stride[i];
-        char *to_here = (char *)dst + done * mx_st_dtype_bytes(to);
-        MX_TRY(mx_st_read(t, first, run, to, to_here, scan));
-        for (int i = outer - 1; i >= 0 && ++at[i] == size[i]; i--)
-            at[i] = 0;
-    }
-    return MX_OK;
-}
-
 void mx_st_expect(const mx_st_tensor *t, int64_t first, int64_t count)
 {
     /* The system takes a long request for its first part. */

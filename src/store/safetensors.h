@@ -88,8 +88,5 @@ typedef struct {
 /* An error naming every one whose scan is not zero ("lm_head.weight: 3 NaN, 1 Inf"), else OK. */
 mx_status mx_st_check_finite(const mx_st_seen *seen, int64_t n) MX_MUST_USE;
 
-/* A box of the tensor: start[i] <= index_i < start[i] + size[i], written densely to dst. */
-mx_status mx_st_read_box(const mx_st_tensor *t, const int64_t *start, const int64_t *size,
-                         mx_st_dtype to, void *dst, mx_st_scan *scan) MX_MUST_USE;
 
 #endif

@@ -57,7 +57,7 @@ static void read_file(const void *bytes, size_t n)
 {
     mx_saved_programs *s = NULL;
     mx_status st = mx_saved_programs_parse(&s, bytes, n, true);
-    if (!st && mx_saved_programs_ranks(s) > 0) {
+    if (!st && mx_saved_programs_kinds(s) > 0) {
         mx_programs p = {0};
         mx_status_free(mx_saved_programs_take(s, &p, &whole.request,
                                               (mx_saved_rank){0, 1, &mx_cpu_traits}));

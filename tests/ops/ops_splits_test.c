@@ -91,6 +91,15 @@ static void cut_from_right(op_trial *t, const op_outcome *whole, int from_right)
         check_cut(t, whole, &c);
 }
 
+/* The dim that `letter` is in term t of a tensor with ndim dims, or -1. */
+static int dim_of_letter(const mx_notation *n, int t, int ndim, char letter)
+{
+    for (int k = 0; k < n->term[t].n; k++)
+        if (n->term[t].letter[k] == letter)
+            return ndim - n->term[t].n + k;
+    return -1;
+}
+
 /* `letter` cut, or with letter '*' the leading dim number `lead`. */
 static void cut_letter(op_trial *t, const op_outcome *whole, const mx_notation *nt, char letter,
                        int lead)
@@ -110,7 +119,7 @@ static void cut_letter(op_trial *t, const op_outcome *whole, const mx_notation *
         if (known && !absent && letter == '*')
             d = nt->term[term].star && lead < n_lead ? lead : -1;
         else if (known && !absent)
-            d = mx_notation_dim(nt, term, x->ndim, letter);
+            d = dim_of_letter(nt, term, x->ndim, letter);
         for (int k = 0; known && k < nt->term[term].n; k++)
             whole_dim |= nt->term[term].letter[k] == letter && nt->term[term].whole[k];
         if (is_in) {

@@ -4,16 +4,32 @@
 #include <math.h>
 #include <string.h>
 
+static float value_of(mx_st_dtype from, uint16_t bits)
+{
+    float x = 0;
+    uint8_t byte = (uint8_t)bits;
+    const void *at = mx_st_dtype_bytes(from) == 1 ? (const void *)&byte : &bits;
+    MX_CHECK(mx_st_convert(from, at, MX_ST_F32, &x, 1, NULL, &(int64_t){0}));
+    return x;
+}
+
+static uint16_t bits_of(mx_st_dtype to, float x)
+{
+    uint16_t bits = 0;
+    MX_CHECK(mx_st_convert(MX_ST_F32, &x, to, &bits, 1, NULL, &(int64_t){0}));
+    return bits;
+}
+
 MX_TEST(element_f8_values)
 {
-    MX_CHECK(mx_st_f8_e4m3_value(0x7e) == 448.0f, "%g", (double)mx_st_f8_e4m3_value(0x7e));
-    MX_CHECK(mx_st_f8_e4m3_value(0x01) == 0x1p-9f);
-    MX_CHECK(mx_st_f8_e4m3_value(0x08) == 0x1p-6f);
-    MX_CHECK(mx_st_f8_e4m3_value(0xb8) == -1.0f);
-    MX_CHECK(isnan(mx_st_f8_e4m3_value(0x7f)) && isnan(mx_st_f8_e4m3_value(0xff)));
-    MX_CHECK(mx_st_f8_e5m2_value(0x7b) == 57344.0f);
-    MX_CHECK(mx_st_f8_e5m2_value(0x01) == 0x1p-16f);
-    MX_CHECK(isinf(mx_st_f8_e5m2_value(0x7c)) && isnan(mx_st_f8_e5m2_value(0x7d)));
+    MX_CHECK(value_of(MX_ST_F8_E4M3, 0x7e) == 448.0f, "%g", (double)value_of(MX_ST_F8_E4M3, 0x7e));
+    MX_CHECK(value_of(MX_ST_F8_E4M3, 0x01) == 0x1p-9f);
+    MX_CHECK(value_of(MX_ST_F8_E4M3, 0x08) == 0x1p-6f);
+    MX_CHECK(value_of(MX_ST_F8_E4M3, 0xb8) == -1.0f);
+    MX_CHECK(isnan(value_of(MX_ST_F8_E4M3, 0x7f)) && isnan(value_of(MX_ST_F8_E4M3, 0xff)));
+    MX_CHECK(value_of(MX_ST_F8_E5M2, 0x7b) == 57344.0f);
+    MX_CHECK(value_of(MX_ST_F8_E5M2, 0x01) == 0x1p-16f);
+    MX_CHECK(isinf(value_of(MX_ST_F8_E5M2, 0x7c)) && isnan(value_of(MX_ST_F8_E5M2, 0x7d)));
 }
 
 /* Every binary16 value survives a round trip; values between neighbours go to the nearest, ties to
@@ -21,30 +37,31 @@ MX_TEST(element_f8_values)
 MX_TEST(element_f16_rounds_to_nearest_even)
 {
     for (uint32_t h = 0; h < 0x7c00; h++) {
-        float x = mx_st_f16_value((uint16_t)h), y = mx_st_f16_value((uint16_t)(h + 1));
-        MX_CHECK(mx_st_f16_bits(x) == h, "h=%x", h);
-        MX_CHECK(mx_st_f16_bits(-x) == (h | 0x8000), "h=%x", h);
+        float x = value_of(MX_ST_F16, (uint16_t)h), y = value_of(MX_ST_F16, (uint16_t)(h + 1));
+        MX_CHECK(bits_of(MX_ST_F16, x) == h, "h=%x", h);
+        MX_CHECK(bits_of(MX_ST_F16, -x) == (h | 0x8000), "h=%x", h);
         if (h == 0x7bff)
             y = 65536.0f;
         float mid = (x + y) / 2;
-        MX_CHECK(mx_st_f16_bits(mid) == h + (h & 1), "tie after %x", h);
-        MX_CHECK(mx_st_f16_bits(nextafterf(mid, 0)) == h, "below the tie after %x", h);
-        MX_CHECK(mx_st_f16_bits(nextafterf(mid, INFINITY)) == h + 1, "above the tie after %x", h);
+        MX_CHECK(bits_of(MX_ST_F16, mid) == h + (h & 1), "tie after %x", h);
+        MX_CHECK(bits_of(MX_ST_F16, nextafterf(mid, 0)) == h, "below the tie after %x", h);
+        MX_CHECK(bits_of(MX_ST_F16, nextafterf(mid, INFINITY)) == h + 1, "above the tie after %x",
+                 h);
     }
-    MX_CHECK(mx_st_f16_bits(1e6f) == 0x7c00 && (mx_st_f16_bits(NAN) & 0x7fff) > 0x7c00);
+    MX_CHECK(bits_of(MX_ST_F16, 1e6f) == 0x7c00 && (bits_of(MX_ST_F16, NAN) & 0x7fff) > 0x7c00);
 }
 
 MX_TEST(element_bf16_rounds_to_nearest_even)
 {
-    MX_CHECK(mx_st_bf16_bits(1.0f) == 0x3f80);
-    MX_CHECK(mx_st_bf16_bits(0x1.01p0f) == 0x3f80, "a tie goes to even");
-    MX_CHECK(mx_st_bf16_bits(0x1.03p0f) == 0x3f82, "a tie goes to even");
-    MX_CHECK(mx_st_bf16_bits(0x1.010002p0f) == 0x3f81);
-    MX_CHECK(mx_st_bf16_bits(INFINITY) == 0x7f80 && mx_st_bf16_bits(3.4e38f) == 0x7f80);
+    MX_CHECK(bits_of(MX_ST_BF16, 1.0f) == 0x3f80);
+    MX_CHECK(bits_of(MX_ST_BF16, 0x1.01p0f) == 0x3f80, "a tie goes to even");
+    MX_CHECK(bits_of(MX_ST_BF16, 0x1.03p0f) == 0x3f82, "a tie goes to even");
+    MX_CHECK(bits_of(MX_ST_BF16, 0x1.010002p0f) == 0x3f81);
+    MX_CHECK(bits_of(MX_ST_BF16, INFINITY) == 0x7f80 && bits_of(MX_ST_BF16, 3.4e38f) == 0x7f80);
     uint32_t low_nan = 0x7f800001;
     float f;
     memcpy(&f, &low_nan, 4);
-    MX_CHECK((mx_st_bf16_bits(f) & 0x7fff) > 0x7f80, "NaN stays NaN");
+    MX_CHECK((bits_of(MX_ST_BF16, f) & 0x7fff) > 0x7f80, "NaN stays NaN");
 }
 
 MX_TEST(element_conversions_between_types)
@@ -103,5 +120,5 @@ MX_TEST(element_long_runs)
     MX_CHECK(mx_st_convert(MX_ST_F16, h, MX_ST_F32, f, N, NULL, &bad));
     MX_CHECK(mx_st_convert(MX_ST_F16, h, MX_ST_F64, d, N, NULL, &bad));
     for (int i = 0; i < N; i++)
-        MX_CHECK(f[i] == mx_st_f16_value(h[i]) && d[i] == (double)f[i], "i=%d", i);
+        MX_CHECK(f[i] == value_of(MX_ST_F16, h[i]) && d[i] == (double)f[i], "i=%d", i);
 }

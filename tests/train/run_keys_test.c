@@ -68,7 +68,7 @@ MX_TEST(loader_has_its_threads_and_batches_ahead)
     mx_config *cfg = NULL;
     mx_train_data d = {0};
     MX_CHECK_OK(mx_config_load(&cfg, &q));
-    MX_CHECK_OK(mx_train_data_open(&d, cfg, NULL, 300, 2, false));
+    MX_CHECK_OK(mx_train_data_open(&d, &(mx_train_data_request){cfg, .vocab = 300, .rows = 2}));
     MX_CHECK(d.loader && d.loader->o.n_threads == 3 && d.loader->o.n_ahead == 7 &&
              d.loader->n_slots == 9);
     mx_train_data_close(&d);

@@ -22,7 +22,7 @@ static int64_t taken(const char *const *extra, int first, int n)
     mx_config_request q = {
         .schema = &mx_keys, .user = "train", .args = args, .n_args = k};
     MX_CHECK_OK(mx_config_load(&cfg, &q));
-    MX_CHECK_OK(mx_train_data_open(&d, cfg, NULL, 300, 8, false));
+    MX_CHECK_OK(mx_train_data_open(&d, &(mx_train_data_request){cfg, .vocab = 300, .rows = 8}));
     const mx_batch *b;
     int64_t before = 0;
     for (int i = 0; i < first + n; i++) {

@@ -36,7 +36,7 @@ mx_status mx_shard_open(mx_shard_file *f, const char *path)
     struct stat st;
     *f = (mx_shard_file){.fd = -1};
     MX_TRY(open_fd(path, &f->fd, &st));
-    f->path = memcpy(mx_realloc(NULL, strlen(path) + 1), path, strlen(path) + 1);
+    f->path = mx_strdup(path);
     f->size_bytes = st.st_size;
     f->mtime_ns = mtime_ns(&st);
     return MX_OK;

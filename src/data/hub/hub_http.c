@@ -38,7 +38,6 @@ static size_t on_data(char *p, size_t size, size_t n, void *arg)
         return bytes;
     }
     if (t->got == 0 && h->fd >= 0 && h->from > 0 && code == 200) {
-        h->restarted = true;
         h->from = 0;
         if (ftruncate(h->fd, 0) != 0)
             return t->error = errno, 0;

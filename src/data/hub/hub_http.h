@@ -15,7 +15,6 @@ typedef struct {
     const char *name;        /* of the file, for progress */
     mx_str body;             /* owned by the caller */
     int tries;               /* at most so many; 0: as many as help */
-    bool restarted;          /* the server sent everything again: the file was emptied first */
 } mx_http;
 
 /* A GET that follows redirects and tries again what may pass: connections, timeouts, 429, 5xx. */

@@ -18,6 +18,7 @@
 
 #include "base/arena.h"
 #include "base/file.h"
+#include "base/vmath.h"
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -278,12 +279,7 @@ mx_status mx_image_cut_of(const mx_image_processor *p, int64_t width, int64_t he
 
 static float bf16(float x)
 {
-    uint32_t u;
-    memcpy(&u, &x, 4);
-    u += 0x7fff + (u >> 16 & 1);
-    u &= 0xffff0000;
-    memcpy(&x, &u, 4);
-    return x;
+    return mx_float_of_bf16(mx_bf16_of_float(x));
 }
 
 void mx_image_values(const mx_image_processor *p, int channel, float *table)

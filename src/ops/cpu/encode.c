@@ -76,8 +76,7 @@ float mx_code_scale(mx_code_kind kind, const float *x, int64_t n)
 
 float mx_code_round_scale(float scale)
 {
-    uint32_t u = mx_bits_of_float(scale);
-    return mx_float_of_bits((u + 0x7fff + (u >> 16 & 1)) & 0xffff0000u);
+    return mx_float_of_bf16(mx_bf16_of_float(scale));
 }
 
 uint8_t mx_grid_code(mx_code_kind kind, mx_code_grid g, float x)

@@ -134,7 +134,7 @@ static mx_status too_many_tokens(const mx_train_data_request *r, int32_t tokens)
                    tokens, (long long)r->vocab, mx_config_where(r->config, "vocab_size"));
 }
 
-mx_status mx_train_data_open_as(mx_train_data *d, const mx_train_data_request *request)
+mx_status mx_train_data_open(mx_train_data *d, const mx_train_data_request *request)
 {
     mx_train_data_request r = *request;
     const mx_config *c = r.config;
@@ -180,14 +180,6 @@ mx_status mx_train_data_open_as(mx_train_data *d, const mx_train_data_request *r
         o.pack.window_rows = 64; /* a window's documents may hold the bytes of their pictures */
     }
     return r.no_loader ? MX_OK : mx_loader_open(&d->loader, &o);
-}
-
-mx_status mx_train_data_open(mx_train_data *d, const mx_config *c, const char *model_dir,
-                             int64_t vocab, int64_t rows, bool evaluation)
-{
-    mx_train_data_request r = {.config = c, .model_dir = model_dir, .vocab = vocab, .rows = rows,
-                               .evaluation = evaluation};
-    return mx_train_data_open_as(d, &r);
 }
 
 void mx_train_data_close(mx_train_data *d)

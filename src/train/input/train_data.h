@@ -22,17 +22,11 @@ typedef struct {
     mx_arena arena;
 } mx_train_data;
 
-/* `model_dir` is where tokenizer and chat template are looked for when no path is given (NULL:
- * bytes). `rows` is the global batch of one microbatch. */
-mx_status mx_train_data_open(mx_train_data *d, const mx_config *c, const char *model_dir,
-                             int64_t vocab, int64_t rows, bool evaluation) MX_MUST_USE;
-
-/* The same with everything that can be asked for. */
 typedef struct {
     const mx_config *config;
-    const char *model_dir; /* may be NULL */
+    const char *model_dir; /* has tokenizer and template where no path is given; NULL: bytes */
     int64_t vocab;         /* 0: the tokenizer's */
-    int64_t rows;
+    int64_t rows;          /* of one microbatch, over all ranks */
     int pieces;            /* batches that are used together: so many more are kept ready; 0: 1 */
     int rank, n_ranks;     /* data ranks; 0 of 0 is the whole batch */
     bool evaluation;
@@ -47,7 +41,7 @@ typedef struct {
     bool once;             /* every record one time, in the order of the data */
     bool look;                  /* how large the data is: mx_loader_samples */
 } mx_train_data_request;
-mx_status mx_train_data_open_as(mx_train_data *d, const mx_train_data_request *r) MX_MUST_USE;
+mx_status mx_train_data_open(mx_train_data *d, const mx_train_data_request *r) MX_MUST_USE;
 void mx_train_data_close(mx_train_data *d);
 
 #endif

@@ -204,7 +204,7 @@ mx_status mx_run_open_data(mx_run *r, mx_train_data *d, int64_t rows, bool evalu
         q.rows = mx_ramp_unit(&r->batch.ramp);
         q.pieces = (int)(rows / q.rows);
     }
-    return mx_train_data_open_as(d, &q);
+    return mx_train_data_open(d, &q);
 }
 
 /* How long the data lasts, and how much of it is not used. */
