@@ -253,6 +253,8 @@ static void visit(quantize *p, mx_node *n, mx_quant_report *r)
     const mx_quant_rule *rule = rule_of(p->q, w->name);
     bool rounds = rule && rule->recipe && is_fake(rule->recipe);
     bool wanted = rule && rule->recipe && (rounds || rule->recipe->forward != MX_GRANULARITY_HIGH);
+    if (rounds && ((const mx_var_attr *)w->attr)->adapter)
+        wanted = false; /* it is stored as a part of the weight it adapts, or in full */
     if (wanted && (rounds ? fits_fake(n, rule->recipe, in_out) : fits(n))) {
         if (rounds)
             fake(p, n, rule->recipe);

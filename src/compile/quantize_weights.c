@@ -77,16 +77,34 @@ static void replace(mx_graph *g, mx_node *n, mx_node *w, mx_node *s)
     mx_node_forward(n, n->type.dtype == y->type.dtype ? y : mx_cast(g, y, n->type.dtype));
 }
 
+/* Quantizes what it can. A model whose layers have matrices (in, out) alone would be left as it is
+ * without a word. */
+static void encode_all(mx_graph *g, int n_old, mx_weight_quant quant)
+{
+    int n_layers = 0;
+    const mx_node *turned = NULL;
+    for (int i = 0; i < n_old; i++) {
+        bool in_out = false;
+        const mx_node *n = g->node[i], *of = n->forward ? NULL : mx_weight_of_matmul(n, &in_out);
+        mx_node *w = n->forward ? NULL : quantizable_weight(n);
+        if (of && in_out && mx_scope_layer(of->name))
+            turned = of;
+        if (!w || (!mx_var_edit(w)->quantized && read_otherwise(g, w)))
+            continue;
+        n_layers += !is_head(w);
+        encode(g, w, quant);
+    }
+    if (turned && !n_layers)
+        mx_graph_fail(g, "quantization= keeps codes of matrices (out, in), and %s lies (in, out), "
+                      "as do the others; leave the key out", turned->name);
+}
+
 void mx_pass_quantize_weights(mx_graph *g, mx_weight_quant quant)
 {
     int n_old = g->n_nodes;
     if (quant.dtype == MX_F32 || g->error)
         return;
-    for (int i = 0; i < n_old; i++) {
-        mx_node *w = g->node[i]->forward ? NULL : quantizable_weight(g->node[i]);
-        if (w && (mx_var_edit(w)->quantized || !read_otherwise(g, w)))
-            encode(g, w, quant);
-    }
+    encode_all(g, n_old, quant);
     for (int i = 0; i < n_old && !g->error; i++) {
         mx_node *n = g->node[i], *w = n->op == &mx_op_embed ? n->in[0] : quantizable_weight(n);
         if (n->forward || !w || w->op != &mx_op_variable || !mx_var_edit(w)->quantized)

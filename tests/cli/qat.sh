@@ -62,6 +62,11 @@ for q in qat_int8 qat_fp8 qat_w8a8; do
     awk -v a="$(loss $q 1)" -v b="$(loss three 1)" 'BEGIN { exit !(a != b && a / b > 0.9 && a / b < 1.1) }' ||
         { echo "$0: $q has loss $(loss $q 1), high precision $(loss three 1)"; bad=1; }
 done
+# adapters are not what will be stored in codes: only the weights they adapt are rounded
+printf '{"prompt": "the cat", "completion": " sees one"}\n%.0s' 1 2 3 4 > "$tmp/sft.jsonl"
+expect 0 'quantization: 14 matmuls of layers. weights, 28 left' "$maxc" sft load_parameters_path="$tmp/wide/r" quantization=int4 \
+    lora.enable_lora=true lora.lora_rank=32 dataset_path="$tmp/sft.jsonl" tokenizer_type=byte max_target_length=32 steps=1 \
+    per_device_batch_size=2 num_threads=1 device=cpu enable_tensorboard=false base_output_directory="$tmp/lora" run_name=r
 expect 2 'needs a text' quantize wide no quantization=int4 calibration=gptq
 expect 2 'read by calibration=gptq and smoothquant' quantize wide no quantization=int4 calibration_text="$tmp/text"
 expect 2 'goes with quantization=fp8, int8 or int4, not with nf4' quantize wide no quantization=nf4 calibration=gptq \
