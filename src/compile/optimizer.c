@@ -246,7 +246,8 @@ static void update_early(mx_graph *g, const mx_update *all, const mx_update_shar
     for (int i = 0; i < n; i++) {
         mx_node *w = shard[i].weight;
         g->seq = shard[i].d->seq;
-        mx_update own = with_scale(g, *all, mx_affine(g, squares[i], 0, 1));
+        mx_node *finite = mx_cast(g, squares[i], MX_F32); /* wide on a mesh */
+        mx_update own = with_scale(g, *all, mx_affine(g, finite, 0, 1));
         squares[i] = update(g, &own, &shard[i], mx_weight_copy(g, w, cast[w->id]));
         g->seq = -1;
     }

@@ -78,6 +78,9 @@ expect 3 'the calibration text has [0-9]* tokens, expected 512 or more' quantize
 expect 0 'really used' train end 3 $small gradient_clipping_threshold=0
 expect 0 'really used' train early 3 $small gradient_clipping_threshold=0 optimizer_in_backward=true
 cmp "$tmp/end/r/checkpoints/3/model.safetensors" "$tmp/early/r/checkpoints/3/model.safetensors" || bad=1
+expect 0 'really used' train end-fsdp 3 $small gradient_clipping_threshold=0 ici_fsdp_parallelism=2
+expect 0 'really used' train early-fsdp 3 $small gradient_clipping_threshold=0 optimizer_in_backward=true ici_fsdp_parallelism=2
+cmp "$tmp/end-fsdp/r/checkpoints/3/model.safetensors" "$tmp/early-fsdp/r/checkpoints/3/model.safetensors" || bad=1
 expect 2 'add gradient_clipping_threshold=0' train no 2 $small optimizer_in_backward=true
 expect 2 'add gradient_accumulation_steps=1' train no 2 $small optimizer_in_backward=true gradient_clipping_threshold=0 \
     gradient_accumulation_steps=2
