@@ -105,9 +105,10 @@ static const mx_yaml_node *other_model(const bench *b, const char *name)
     return NULL;
 }
 
-/* What of a row changes the program: a remat policy, a recipe of quantization or "". */
+/* What of a row changes the program: a remat policy, a recipe of quantization or "", adapters. */
 typedef struct {
     const char *remat, *recipe;
+    bool adapters;
 } compiled_as;
 
 static mx_status make_profile(bench *b, const char *model, int64_t length, int64_t layers,
@@ -118,12 +119,14 @@ static mx_status make_profile(bench *b, const char *model, int64_t length, int64
     const mx_yaml_node *other = other_model(b, model);
     if (!other)
         args[n++] = mx_arena_printf(&b->arena, "model_name=%s", model);
-    for (const mx_yaml_node *v = other ? other->first : NULL; v && n < MAX_ARGS - 5; v = v->next)
+    for (const mx_yaml_node *v = other ? other->first : NULL; v && n < MAX_ARGS - 6; v = v->next)
         if (strcmp(v->key, "base_num_decoder_layers") != 0 || !layers)
             args[n++] = mx_arena_printf(&b->arena, "%s=%s", v->key, v->text);
     args[n++] = mx_arena_printf(&b->arena, "max_target_length=%lld", (long long)length);
     args[n++] = "dtype=bfloat16";
     args[n++] = mx_arena_printf(&b->arena, "quantization=%s", how->recipe);
+    if (how->adapters)
+        args[n++] = "lora.enable_lora=true";
     if (layers)
         args[n++] = mx_arena_printf(&b->arena, "base_num_decoder_layers=%lld", (long long)layers);
     mx_config_request q = {
@@ -160,14 +163,19 @@ static const char *recipe_of(const csv *t, int row)
     return "fp8";
 }
 
+static bool trains_adapters(const csv *t, int row)
+{
+    return strcmp(cell(t, row, "task"), "lora") == 0;
+}
+
 static mx_status find_profile(bench *b, const csv *t, int row, const char *remat,
                               const mx_profile **out)
 {
-    compiled_as how = {remat, recipe_of(t, row)};
+    compiled_as how = {remat, recipe_of(t, row), trains_adapters(t, row)};
     const char *model = cell(t, row, "model");
     int64_t length = whole(t, row, "seq", 0), layers = whole(t, row, "layers", 0);
-    char *key = mx_arena_printf(&b->arena, "%s %lld %lld %s %s", model, (long long)length,
-                                (long long)layers, remat, how.recipe);
+    char *key = mx_arena_printf(&b->arena, "%s %lld %lld %s %s %d", model, (long long)length,
+                                (long long)layers, remat, how.recipe, how.adapters);
     for (int i = 0; i < b->n; i++)
         if (strcmp(b->key[i], key) == 0) {
             *out = b->profile[i];
@@ -260,9 +268,10 @@ static double attention_share(const bench *b, const csv *t, int row)
 static void run_of(const bench *b, const csv *t, int row, mx_run_kind *r)
 {
     const char *recipe = recipe_of(t, row);
+    bool adapters = trains_adapters(t, row);
     *r = (mx_run_kind){.rate = MX_RATE_BF16,
                        .again = -1,
-                       .frozen = strcmp(cell(t, row, "task"), "lora") == 0,
+                       .frozen = adapters,
                        .unfused = says(t, row, "eager") || trait(b, t, row, "unfused", 0) > 0,
                        .overlap_tensor =
                            says(t, row, "async TP") || trait(b, t, row, "overlap_tensor", 0) > 0,
@@ -270,8 +279,8 @@ static void run_of(const bench *b, const csv *t, int row, mx_run_kind *r)
                        .deduplicate = trait(b, t, row, "deduplicate", 0) > 0,
                        .attention_share = attention_share(b, t, row),
                        .host_seconds = 1e-6 * trait(b, t, row, "host_us", 0),
-                       .weight_bytes = trait(b, t, row, "weight_bytes", 4),
-                       .copy_bytes = trait(b, t, row, "copy_bytes", 2),
+                       .weight_bytes = trait(b, t, row, "weight_bytes", adapters ? 2 : 4),
+                       .copy_bytes = trait(b, t, row, "copy_bytes", adapters ? 0 : 2),
                        .gradient_bytes = 2,
                        .state_bytes = trait(b, t, row, "state_bytes", 8),
                        .update_bytes = trait(b, t, row, "update_bytes", 28)};

@@ -46,7 +46,9 @@ mx_status mx_run_kind_of(mx_run_kind *r, const mx_config *c, const mx_model_spec
     mx_arena_fini(&arena);
     if (st)
         return st;
-    bool narrow = o.compile.compute == MX_BF16;
+    /* weights that adapters are trained beside lie as they are multiplied */
+    bool adapters = o.lora != NULL, narrow = o.compile.compute == MX_BF16;
+    bool thin = o.compile.narrow_weights || (adapters && narrow && o.compile.narrow_frozen);
     mx_rate rate = narrow ? MX_RATE_BF16 : MX_RATE_F32;
     double moment = (double)mx_dtype_bytes(o.optimizer.mu_dtype);
     const mx_optimizer_rule *rule = mx_optimizer_rule_of(&o.optimizer);
@@ -56,9 +58,10 @@ mx_status mx_run_kind_of(mx_run_kind *r, const mx_config *c, const mx_model_spec
         moment = rule->moments * rule->moment_bytes;
     *r = (mx_run_kind){.rate = rate,
                        .again = -1,
+                       .frozen = adapters,
                        .exchange_factor = mx_config_float(c, "ragged_buffer_factor"),
-                       .weight_bytes = o.compile.narrow_weights ? 2 : 4,
-                       .copy_bytes = narrow && !o.compile.narrow_weights ? 2 : 0,
+                       .weight_bytes = thin ? 2 : 4,
+                       .copy_bytes = narrow && !thin ? 2 : 0,
                        .gradient_bytes = o.compile.narrow_grads ? 2 : 4,
                        .state_bytes = moment};
     mx_run_kind_quantize(r, recipe);
@@ -274,7 +277,8 @@ mx_status mx_forecast_time(mx_forecast *f, const mx_config *c, const mx_model_sp
     mx_cost_request q = mx_forecast_request(f);
     mx_layer_costs_of(&q, &f->costs);
     mx_simulate_step(&q, &f->costs, &f->time, NULL);
-    f->model_flops = 3 * mx_profile_flops(&f->profile) * (double)f->batch.global_tokens;
+    /* weights that stay as they are have no gradients */
+    f->model_flops = (f->run.frozen ? 2 : 3) * mx_profile_flops(&f->profile) * (double)f->batch.global_tokens;
     f->memory = f->estimate = mx_rank_memory_of(&q, &f->costs);
     return MX_OK;
 }

@@ -357,6 +357,28 @@ static double gemm_flops(const mx_profile *p, int layer, bool experts)
     return sum;
 }
 
+/* The rank of the program's adapters; 0: none. */
+static double adapter_rank(const mx_program *program)
+{
+    double rank = 0;
+    for (int i = 0; i < program->n; i++) {
+        const mx_node *n = program->order[i];
+        const char *at = n->op == &mx_op_variable && n->name ? strstr(n->name, ".lora_A.") : NULL;
+        rank = at ? fmax(rank, (double)n->type.dim[0]) : rank;
+    }
+    return rank;
+}
+
+/* A GEMM of an adapter does less for each number it reads than the rank: its time is bytes. */
+static bool of_adapter(const mx_node *n, double rank)
+{
+    double numbers = (double)mx_type_count(&n->type);
+    for (int i = 0; i < n->n_in; i++)
+        if (n->in[i] && !weight_of(n->in[i]))
+            numbers += (double)mx_type_count(&n->in[i]->type);
+    return n->op == &mx_op_matmul && mx_node_cost(n).flops < 2 * rank * numbers;
+}
+
 /* What layers of a kind have on average: the first and the last differ a little. */
 static double share_out(mx_profile *p, sums *s)
 {
@@ -385,6 +407,7 @@ void mx_profile_program(mx_profile *p, const mx_program *program, int64_t sequen
     p->tokens = (double)sequences * p->length;
     sums *s = MX_NEW(&arena, sums);
     int loss = find_loss(program);
+    double rank = adapter_rank(program);
     for (int i = 0; i < program->n; i++) {
         const mx_node *n = program->order[i];
         int l = layer_of(n->scope), pass = i > loss;
@@ -397,7 +420,7 @@ void mx_profile_program(mx_profile *p, const mx_program *program, int64_t sequen
             (n->recomputed ? s->again : s->forward)[l][attention] += mx_node_cost(n).flops;
         if (!pass && !n->recomputed)
             see_narrow(s, l, n);
-        if (multiplies(n))
+        if (multiplies(n) && !of_adapter(n, rank))
             to->kernels[pass] += 1;
         else
             see_stream(p, to, n, pass);
