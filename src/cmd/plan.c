@@ -9,7 +9,7 @@
 #include "exec/forward.h"
 #include "exec/mesh_config.h"
 #include "exec/plan.h"
-#include "plan/chips.h"
+#include "plan/forecast.h"
 #include "train/input/tokenizer_path.h"
 #include "train/run/objective.h"
 
@@ -99,7 +99,31 @@ static void print_bytes(const char *name, double bytes)
         printf("  %-16s %12s\n", name, mx_format_bytes(a, sizeof a, bytes));
 }
 
-static void print_time(const mx_plan *p, const mx_plan_device *d)
+/* The step of plain training on one chip with a row in configs/chips.yml: kernels by their shapes.
+ * Elsewhere seconds stay 0, and the floor of mx_plan is all that is known. */
+static mx_status predict(const mx_invocation *inv, const mx_model_spec *m, const target *t,
+                         mx_forecast *f)
+{
+    const mx_config *c = inv->config;
+    const mx_chip *chip = &t->traits.chip;
+    char name[64];
+    mx_topology_tables from = {inv->home, mx_config_text(c, "chip_file"),
+                               mx_config_text(c, "network_file"), "", 1};
+    if (!chip->name || t->traits.host_memory)
+        return MX_OK;
+    snprintf(name, sizeof name, "%.31sx1", chip->name);
+    MX_TRY(mx_topology_open(&f->machine, name, &from));
+    mx_plan_chip *row = &f->machine.chip;
+    double peak = row->peak[strcmp(mx_config_text(c, "dtype"), "float32") ? MX_RATE_BF16
+                                                                          : MX_RATE_F32];
+    for (int r = 0; r < MX_RATES && peak > 0; r++)
+        row->sustained[r] *= t->device.flops_per_second / peak;
+    row->bytes_per_second = t->device.bytes_per_second;
+    f->mesh.ici[MX_AXIS_DATA] = 1;
+    return mx_forecast_time(f, c, m);
+}
+
+static void print_time(const mx_plan *p, const mx_plan_device *d, double predicted)
 {
     char a[32], b[32];
     printf("work      %sFLOP per step", mx_format_count(a, sizeof a, p->model_flops));
@@ -108,14 +132,18 @@ static void print_time(const mx_plan *p, const mx_plan_device *d)
     printf(", %s moved\n", mx_format_bytes(b, sizeof b, p->moved_bytes));
     if (p->seconds <= 0)
         return;
-    printf("time      at least %.4g s per step, %stokens/s", p->seconds,
-           mx_format_count(a, sizeof a, (double)p->batch.global_tokens / p->seconds));
-    printf(d->flops_per_second > 0 ? ", MFU at most %.0f%%\n" : "\n",
-           100 * p->model_flops / p->seconds / d->flops_per_second);
+    bool floor = predicted <= 0;
+    double seconds = floor ? p->seconds : predicted;
+    printf("time      %s%.4g s per step, %stokens/s", floor ? "at least " : "", seconds,
+           mx_format_count(a, sizeof a, (double)p->batch.global_tokens / seconds));
+    if (d->flops_per_second > 0)
+        printf(", MFU %s%.1f%%", floor ? "at most " : "",
+               100 * p->model_flops / seconds / d->flops_per_second);
+    printf(floor ? "\n" : "; at least %.4g s at the rates of the data sheet\n", p->seconds);
 }
 
 static void print_text(const mx_model_spec *m, const mx_plan *p, const mx_plan_device *d,
-                       const mx_mesh_plan *mesh, const mx_beside *beside)
+                       const mx_mesh_plan *mesh, const mx_beside *beside, double predicted)
 {
     char a[32], b[32];
     mx_str line = {0};
@@ -132,7 +160,7 @@ static void print_text(const mx_model_spec *m, const mx_plan *p, const mx_plan_d
                mesh->ranks);
     }
     mx_str_fini(&line);
-    print_time(p, d);
+    print_time(p, d, predicted);
     printf("memory    %s", mx_format_bytes(a, sizeof a, p->total));
     printf(d->memory_bytes > 0 ? " of %s\n" : "\n", mx_format_bytes(b, sizeof b, d->memory_bytes));
     for (int k = 0; k < MX_VAR_KIND_COUNT; k++)
@@ -160,7 +188,7 @@ static void print_text(const mx_model_spec *m, const mx_plan *p, const mx_plan_d
 }
 
 static void print_json(const mx_model_spec *m, const mx_plan *p, const mx_plan_device *d,
-                       const mx_beside *beside)
+                       const mx_beside *beside, double predicted)
 {
     json_t *memory = json_object(), *largest = json_array();
     for (int k = 0; k < MX_VAR_KIND_COUNT; k++)
@@ -185,6 +213,8 @@ static void print_json(const mx_model_spec *m, const mx_plan *p, const mx_plan_d
         "floor_seconds", p->seconds, "device_memory_bytes", d->memory_bytes, "fits",
         d->memory_bytes <= 0 || p->total <= d->memory_bytes, "nodes", p->n_nodes, "compile_seconds",
         p->compile_seconds, "memory_bytes", memory, "largest", largest);
+    if (predicted > 0)
+        json_object_set_new(all, "seconds", json_real(predicted));
     char *text = mx_json_text(all, 2);
     printf("%s\n", text);
     mx_free(text);
@@ -282,8 +312,9 @@ static mx_status run(mx_invocation *inv)
     bool elsewhere = false;
     MX_TRY_OUT(st, mx_plan_wants_machine(c, &elsewhere));
     if (elsewhere && goal.objective)
-        MX_TRY_OUT(st, mx_fail(MX_USAGE, "maxc plan %s is for one device or a mesh of this machine "
-                               "(chip=%s); leave compile_topology out", inv->args[0], "h100"));
+        MX_TRY_OUT(st, mx_fail(MX_USAGE, "maxc plan %s is for one device (chip=h100) or a mesh of "
+                               "this machine (mesh=fsdp=8 memory_gib=80); leave compile_topology, "
+                               "or chip where there is a mesh, out", inv->args[0]));
     if (elsewhere) {
         st = mx_plan_machine(inv, &m);
         goto out;
@@ -302,9 +333,12 @@ static mx_status run(mx_invocation *inv)
     MX_TRY_OUT(st, apply_objective(inv, &m, &goal, &q, &arena));
     MX_TRY_OUT(st, mx_plan_make(&plan, &m, &q, &t.device));
     MX_TRY_OUT(st, add_beside(&goal, &plan, &beside));
+    mx_forecast *f = MX_NEW(&arena, mx_forecast);
+    if (!goal.objective && !meshed)
+        mx_status_free(predict(inv, &m, &t, f)); /* a chip that has no such rate */
     bool json = strcmp(mx_config_text(c, "format"), "json") == 0;
-    json ? print_json(&m, &plan, &t.device, &beside)
-         : print_text(&m, &plan, &t.device, &mesh, &beside);
+    json ? print_json(&m, &plan, &t.device, &beside, f->time.seconds)
+         : print_text(&m, &plan, &t.device, &mesh, &beside, f->time.seconds);
     MX_TRY_OUT(st, mx_plan_check(&plan, &m, &q, t.available));
     st = mx_plan_save(inv, &m, &(mx_saved_request){.device = &t.traits,
                                                    .chip = t.traits.chip.name,

@@ -353,10 +353,14 @@ static void fill_in(mx_plan_chip *c)
     static const double share = 0.75; /* of the peak, where nothing is known of GEMMs */
     double known =
         c->sustained[MX_RATE_BF16] > 0 ? c->sustained[MX_RATE_BF16] / c->peak[MX_RATE_BF16] : share;
+    double narrow = c->sustained[MX_RATE_FP8] > 0 && c->peak[MX_RATE_FP8] > 0
+                        ? c->sustained[MX_RATE_FP8] / c->peak[MX_RATE_FP8]
+                        : known; /* of the integer units, which draw as much power */
     for (int r = 0; r < MX_RATES; r++) {
         bool scaled = r == MX_RATE_FP8_ROWS || r == MX_RATE_FP8_BLOCKS;
         if (c->sustained[r] <= 0)
-            c->sustained[r] = scaled ? c->sustained[MX_RATE_FP8] : c->peak[r] * known;
+            c->sustained[r] = scaled ? c->sustained[MX_RATE_FP8]
+                                     : c->peak[r] * (r == MX_RATE_INT8 ? narrow : known);
     }
 }
 
@@ -398,6 +402,16 @@ mx_status mx_plan_chip_read(mx_plan_chip *out, const char *home, const char *fil
     mx_arena_fini(&t.arena);
     fill_in(out);
     return st;
+}
+
+mx_status mx_plan_chip_computes(const mx_plan_chip *c, mx_rate r)
+{
+    return c->sustained[r] > 0
+               ? MX_OK
+               : mx_fail(MX_USAGE,
+                         "no rate of %s is known of a %s; take another dtype, or give one in "
+                         "chip_file (%s: {tflops: {%s: 80}})",
+                         mx_rate_name(r), c->name, c->name, mx_rate_name(r));
 }
 
 /* ---- networks ---- */

@@ -74,6 +74,8 @@ mx_status mx_nearest_names(const char *what, const char *name, const char *const
  * home/chips.yml. An unknown name gets the nearest ones. */
 mx_status mx_plan_chip_read(mx_plan_chip *out, const char *home, const char *file,
                             const char *name) MX_MUST_USE;
+/* Refuses a dtype whose rate is not known of the chip. */
+mx_status mx_plan_chip_computes(const mx_plan_chip *c, mx_rate r) MX_MUST_USE;
 /* "nvlink4 x 8, infiniband-400": links by their names in home/networks.yml or `file`. */
 mx_status mx_network_read(mx_network *out, const char *home, const char *file,
                           const char *text) MX_MUST_USE;

@@ -10,16 +10,17 @@ static mx_status nothing_fits(const mx_search *s, const mx_search_request *q)
     const mx_topology *t = q->machine;
     bool roomy = mx_config_int(q->config, "num_experts") > 1 &&
                  mx_config_float(q->config, "ragged_buffer_factor") < 0;
-    char a[32], b[32];
+    char a[32], b[32], c[32];
     mx_str mesh = {0};
     mx_mesh_print(&mesh, &s->least_mesh);
     mx_status st =
         s->too_large
             ? mx_fail(MX_MEMORY,
-                      "no layout fits in the %s of a %s: of %lld tried, %s needs the "
-                      "least, %s; use more chips, a smaller batch or a shorter "
+                      "no layout fits in the %s of a %s, of which %s are for programs: of %lld tried, "
+                      "%s needs the least, %s; use more chips, a smaller batch or a shorter "
                       "max_target_length%s",
                       mx_format_bytes(b, sizeof b, t->chip.memory_bytes), t->chip.name,
+                      mx_format_bytes(c, sizeof c, mx_search_usable_bytes(&t->chip)),
                       (long long)s->tried, mx_str_text(&mesh),
                       mx_format_bytes(a, sizeof a, s->least.total),
                       roomy ? ", or ragged_buffer_factor=1.5 (an expert rank then has room for "

@@ -260,6 +260,7 @@ mx_status mx_forecast_time(mx_forecast *f, const mx_config *c, const mx_model_sp
     mx_layout_of_mesh(&f->layout, &f->mesh);
     f->layout.per_node = f->machine.per_node;
     MX_TRY(mx_run_kind_of(&f->run, c, m));
+    MX_TRY(mx_plan_chip_computes(&f->machine.chip, f->run.rate));
     if (f->known)
         f->profile = *f->known;
     else

@@ -92,10 +92,12 @@ static void draw_memory(const mx_forecast *f, const mx_trace *t, mx_str *out)
          mx_format_bytes(a, sizeof a, f->memory.total));
 }
 
+/* Over what is drawn, on a ground of their own. */
 static void name_largest(const mx_forecast *f, mx_str *out)
 {
+    enum { NAMED = 8, LINE = 15, GLYPH = 7 };
     char a[32];
-    for (int i = 0; i < f->plan.n_largest && i < 8; i++) {
+    for (int i = 0; i < f->plan.n_largest && i < NAMED; i++) {
         const mx_plan_item *it = &f->plan.largest[i];
         mx_str line = {0};
         if (it->bytes < 0.001 * f->memory.total)
@@ -103,7 +105,12 @@ static void name_largest(const mx_forecast *f, mx_str *out)
         mx_str_addf(&line, "%s  %s", mx_format_bytes(a, sizeof a, it->bytes), it->name);
         if (it->n > 1)
             mx_str_addf(&line, " x %d", it->n);
-        text(out, LEFT + PLOT - 8, TOP + 18 + 15 * i, "end", mx_str_text(&line));
+        int y = TOP + 18 + LINE * i, wide = GLYPH * (int)line.len;
+        mx_str_addf(out,
+                    "<rect class=\"g\" opacity=\"0.8\" x=\"%d\" y=\"%d\" width=\"%d\" "
+                    "height=\"%d\"/>\n",
+                    LEFT + PLOT - 8 - wide, y - 12, wide + 8, LINE);
+        text(out, LEFT + PLOT - 8, y, "end", mx_str_text(&line));
         mx_str_fini(&line);
     }
 }

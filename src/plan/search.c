@@ -14,6 +14,7 @@ typedef struct {
     mx_profile *profile[MX_SEARCH_REMATS];
     mx_run_kind run;
     int64_t heads, experts, length;
+    int64_t rows; /* that a microbatch of all ranks can have */
     mx_search *out;
     int cap;
 } search;
@@ -56,6 +57,27 @@ static void set_axis(mx_mesh *m, mx_axis a, int64_t degree, int64_t *room)
     m->ici[a] = (int)inside;
     m->dcn[a] = (int)(degree / inside);
     *room /= inside;
+}
+
+static bool can_be_built(const mx_model_spec *m, int64_t rows, int64_t length)
+{
+    mx_graph g;
+    mx_build b;
+    mx_graph_init(&g);
+    mx_model_build(&g, m, (mx_model_shape){.batch = rows, .seq = length, .training = true}, &b);
+    mx_status st = mx_graph_check(&g);
+    bool can = !st;
+    mx_status_free(st);
+    mx_graph_fini(&g);
+    return can;
+}
+
+/* Some models have a limit on the rows of a batch. */
+static void read_rows(search *s)
+{
+    s->rows = s->q->sequences;
+    while (s->rows > 1 && !can_be_built(s->q->model, s->rows, s->length))
+        s->rows /= 2;
 }
 
 typedef struct {
@@ -153,7 +175,7 @@ static void fill_mesh(search *s, const degrees *d)
     for (int64_t b = 1; b <= rows && rows % b == 0; b *= 2) {
         c.layout.microbatch = b;
         c.layout.n_microbatches = rows / b;
-        if (d->stage > 1 && c.layout.n_microbatches < d->stage)
+        if ((d->stage > 1 && c.layout.n_microbatches < d->stage) || b * c.layout.data > s->rows)
             return;
         if (!fill_batch(s, c))
             return;
@@ -233,6 +255,8 @@ mx_status mx_search_run(mx_search *s, const mx_search_request *q)
 {
     search all = {.q = q, .out = s};
     mx_status st = mx_run_kind_of(&all.run, q->config, q->model);
+    if (!st)
+        st = mx_plan_chip_computes(&q->machine->chip, all.run.rate);
     *s = (mx_search){.remat = {"none", "minimal", "full"}, .n_remats = MX_SEARCH_REMATS};
     if (q->remat) {
         s->remat[0] = q->remat;
@@ -244,6 +268,7 @@ mx_status mx_search_run(mx_search *s, const mx_search_request *q)
     }
     if (!st) {
         read_sizes(&all);
+        read_rows(&all);
         enumerate_meshes(&all);
         simulate_best(&all);
     }

@@ -100,6 +100,20 @@ static mx_status open_network(mx_topology *t, const char *name, const mx_topolog
     return MX_OK;
 }
 
+/* Names the machines next to it, and nodes of another size that it would be. */
+static mx_status not_whole_nodes(const mx_topology *t, const char *name)
+{
+    int64_t less = t->chips / t->per_node * t->per_node, node = t->per_node;
+    while (t->chips % node)
+        node--;
+    return mx_fail(MX_USAGE,
+                   "compile_topology=%s: %lld chips are not whole nodes of %lld (%s): expected %lld "
+                   "or %lld chips, or the size of your nodes, network=\"%s x %lld, %s\"",
+                   name, (long long)t->chips, (long long)t->per_node, t->network.level[0].name,
+                   (long long)less, (long long)(less + t->per_node), t->network.level[0].name,
+                   (long long)node, t->network.level[t->network.n - 1].name);
+}
+
 mx_status mx_topology_open(mx_topology *t, const char *name, const mx_topology_tables *from)
 {
     char chip[32];
@@ -114,8 +128,5 @@ mx_status mx_topology_open(mx_topology *t, const char *name, const mx_topology_t
     int64_t inner = t->network.n > 1 ? t->network.level[0].chips : t->chips;
     inner = from->slices > 1 && t->chips / from->slices < inner ? t->chips / from->slices : inner;
     t->per_node = inner < t->chips ? inner : t->chips;
-    if (t->chips % t->per_node)
-        return mx_fail(MX_USAGE, "compile_topology=%s: %lld chips are not whole nodes of %lld (%s)",
-                       name, (long long)t->chips, (long long)t->per_node, t->network.level[0].name);
-    return MX_OK;
+    return t->chips % t->per_node ? not_whole_nodes(t, name) : MX_OK;
 }

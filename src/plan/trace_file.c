@@ -2,6 +2,7 @@
 #include "plan/trace_file.h"
 
 #include "base/io.h"
+#include <math.h>
 
 static const char *const stream_name[MX_STREAMS] = {"kernels", "network"};
 
@@ -23,6 +24,12 @@ static void name_tracks(const mx_trace *t, mx_str *out)
     }
 }
 
+/* Nanoseconds, rounded so that what begins where another ends does not overlap it. */
+static double nanoseconds(double seconds)
+{
+    return round(seconds * 1e9);
+}
+
 mx_status mx_trace_write(const mx_trace *t, const char *path)
 {
     mx_str out = {0};
@@ -30,10 +37,11 @@ mx_status mx_trace_write(const mx_trace *t, const char *path)
     name_tracks(t, &out);
     for (int i = 0; i < t->n; i++) {
         const mx_event *e = &t->event[i];
+        double start = nanoseconds(e->start);
         mx_str_addf(&out,
                     "{\"ph\": \"X\", \"name\": \"%s\", \"pid\": %d, \"tid\": %d, \"ts\": %.3f, "
                     "\"dur\": %.3f}%s\n",
-                    e->name, e->stage, e->stream, e->start * 1e6, (e->end - e->start) * 1e6,
+                    e->name, e->stage, e->stream, start / 1e3, (nanoseconds(e->end) - start) / 1e3,
                     i + 1 < t->n ? "," : "");
     }
     mx_str_add(&out, "]}\n");

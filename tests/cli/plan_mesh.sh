@@ -52,6 +52,29 @@ expect 2 'mesh=auto: expected the machine' $plan mesh=auto
 seconds() { $plan compile_topology=h100x8 "$@" | sed -n 's/^  1  *\([^ ]*\) s .*/\1/p'; }
 some=$(seconds) all=$(seconds exhaustive=true)
 awk -v s="$some" -v a="$all" 'BEGIN { exit !(a > 0 && s >= a && s <= 1.02 * a) }' || { echo "plan_mesh.sh: $some s, of all layouts $all"; bad=1; }
+# Adapters: no gradients of the weights, which are most of a third of the work, and matmuls of their own.
+took() { $model compile_topology=h100x1 mesh=data=1 remat_policy=none per_device_batch_size=8 format=json "$@" |
+    tr -d '\n ' | sed -n 's/.*"model_flops":\([^,]*\),.*"rank_flops":\([^,]*\),.*"seconds":\([^,}]*\).*/\1 \2 \3/p'; }
+all=$(took) some=$(took lora.enable_lora=true)
+echo "$all $some" | awk '{ exit !($6 > 0.6 * $3 && $6 < 0.92 * $3 && $4 < $5 && $5 < 1.1 * $4) }' ||
+    { echo "plan_mesh.sh: FLOP of the model and of a rank, seconds: $all, of adapters $some"; bad=1; }
+# One device is predicted as a machine of one is, beside the bound of its data sheet.
+one=$($model chip=h100 format=json | sed -n 's/^  "seconds": \([0-9.]*\).*/\1/p')
+two=$($model compile_topology=h100x1 mesh=data=1 format=json | tr -d '\n ' | sed -n 's/.*"time":{[^}]*"seconds":\([0-9.e-]*\).*/\1/p')
+floor=$($model chip=h100 format=json | sed -n 's/^  "floor_seconds": \([0-9.]*\).*/\1/p')
+awk -v a="$one" -v b="$two" -v f="$floor" 'BEGIN { exit !(a > f && f > 0 && a < 1.001 * b && b < 1.001 * a) }' ||
+    { echo "plan_mesh.sh: one h100 takes $one s, h100x1 $two s, at least $floor s"; bad=1; }
+# Chips without units for float32, and nodes that are not whole.
+expect 0 '^time      [0-9]' $plan compile_topology=b200x8 mesh=fsdp=8 dtype=float32
+expect 0 '^time      [0-9]' $plan compile_topology=v5e-8 mesh=fsdp=8 dtype=float32
+printf 'mine: {memory_gib: 80, memory_gbs: 3000, tflops: {bfloat16: 900}}\n' > "$tmp/chips.yml"
+expect 2 'no rate of float32 is known of a mine' $plan compile_topology=minex8 mesh=fsdp=8 dtype=float32 chip_file="$tmp/chips.yml"
+expect 2 'no rate of float32 is known of a mine' $plan compile_topology=minex8 dtype=float32 chip_file="$tmp/chips.yml"
+expect 2 'expected 8 or 16 chips, or the size of your nodes, network="nvlink4 x 6, infiniband-400"' $plan compile_topology=h100x12
+expect 0 '^machine   12 x h100' $plan compile_topology=h100x12 network="nvlink4 x 6, infiniband-400"
+# A model's own limit on the rows of a microbatch leaves layouts with fewer.
+expect 0 '^  1 ' $maxc plan model_name=deepseek4-284b base_num_decoder_layers=2 compress_ratios=[4,4] first_num_hash_layers=1 num_experts=8 \
+    num_experts_per_tok=2 vocab_size=4096 compile_topology=h100x8 per_device_batch_size=4096 max_target_length=1024 ragged_buffer_factor=1.5
 # What it chose can be given back, and needs what it said.
 keys=$($plan compile_topology=h100x8 auto_stages=false | sed -n 's/^  1 .*GiB  //p')
 one=$($plan compile_topology=h100x8 auto_stages=false | sed -n 's/^time *\([^ ]*\) s .*/\1/p')
@@ -74,6 +97,9 @@ one=$(bubble) two=$(bubble num_pipeline_repeats=4)
 awk -v a="$one" -v b="$two" 'BEGIN { exit !(a > 25 && b < a - 5) }' || { echo "plan_mesh.sh: bubbles of $one % and $two %"; bad=1; }
 # Files.
 expect 0 '^planned' $model compile_topology=h100x8 mesh=stage=2,fsdp=4 per_device_batch_size=2 trace="$tmp/t.json" svg="$tmp/p.svg"
+overlaps=$(sed -n 's/.*"pid": 0, "tid": 0, "ts": \([0-9.]*\), "dur": \([0-9.]*\).*/\1 \2/p' "$tmp/t.json" | sort -n |
+    awk 'NR > 1 && $1 < end - 0.0005 { print "overlap at " $1 } $2 < 0 { print "negative" } { end = $1 + $2 }')
+[ -z "$overlaps" ] || { echo "plan_mesh.sh: trace: $overlaps"; bad=1; }
 grep -q '"name": "F 0.0"' "$tmp/t.json" && grep -q '"ph": "X"' "$tmp/t.json" && tail -1 "$tmp/t.json" | grep -q ']}' ||
     { echo "plan_mesh.sh: the trace has no events"; bad=1; }
 head -1 "$tmp/p.svg" | grep -q '<svg' && tail -1 "$tmp/p.svg" | grep -q '</svg>' || { echo "plan_mesh.sh: no picture"; bad=1; }
