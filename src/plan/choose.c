@@ -16,8 +16,8 @@ static mx_status nothing_fits(const mx_search *s, const mx_search_request *q)
     mx_status st =
         s->too_large
             ? mx_fail(MX_MEMORY,
-                      "no layout fits in the %s of a %s, of which %s are for programs: of %lld tried, "
-                      "%s needs the least, %s; use more chips, a smaller batch or a shorter "
+                      "no layout fits in the %s of a %s, of which %s are for programs: of %lld "
+                      "tried, %s needs the least, %s; use more chips, a smaller batch or a shorter "
                       "max_target_length%s",
                       mx_format_bytes(b, sizeof b, t->chip.memory_bytes), t->chip.name,
                       mx_format_bytes(c, sizeof c, mx_search_usable_bytes(&t->chip)),

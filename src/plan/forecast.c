@@ -279,7 +279,8 @@ mx_status mx_forecast_time(mx_forecast *f, const mx_config *c, const mx_model_sp
     mx_layer_costs_of(&q, &f->costs);
     mx_simulate_step(&q, &f->costs, &f->time, NULL);
     /* weights that stay as they are have no gradients */
-    f->model_flops = (f->run.frozen ? 2 : 3) * mx_profile_flops(&f->profile) * (double)f->batch.global_tokens;
+    double passes = f->run.frozen ? 2 : 3, tokens = (double)f->batch.global_tokens;
+    f->model_flops = passes * mx_profile_flops(&f->profile) * tokens;
     f->memory = f->estimate = mx_rank_memory_of(&q, &f->costs);
     return MX_OK;
 }

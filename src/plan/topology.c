@@ -107,8 +107,8 @@ static mx_status not_whole_nodes(const mx_topology *t, const char *name)
     while (t->chips % node)
         node--;
     return mx_fail(MX_USAGE,
-                   "compile_topology=%s: %lld chips are not whole nodes of %lld (%s): expected %lld "
-                   "or %lld chips, or the size of your nodes, network=\"%s x %lld, %s\"",
+                   "compile_topology=%s: %lld chips are not whole nodes of %lld (%s): expected "
+                   "%lld or %lld chips, or the size of your nodes, network=\"%s x %lld, %s\"",
                    name, (long long)t->chips, (long long)t->per_node, t->network.level[0].name,
                    (long long)less, (long long)(less + t->per_node), t->network.level[0].name,
                    (long long)node, t->network.level[t->network.n - 1].name);
