@@ -50,15 +50,22 @@ static mx_status find_family(const mx_config *cfg, const mx_model **out)
     *out = *out ? *out : choose(cfg, block, false);
     if (*out)
         return MX_OK;
-    mx_str known = {0};
+    mx_str known = {0}, keys = {0};
     for (int i = 0; i < mx_model_count; i++) {
         const mx_model *m = mx_model_table[i];
         if (m->decoder_block && !strstr(mx_str_text(&known), m->decoder_block))
             mx_str_addf(&known, "%s%s", known.len ? "," : "", m->decoder_block);
+        if (m->decoder_keys && listed(m->decoder_block, block))
+            mx_str_addf(&keys, "%s%s", keys.len ? ", or " : "", m->decoder_keys);
     }
-    mx_status st = mx_fail(MX_USAGE, "%s: decoder_block `%s` is not supported; supported: %s",
-                           mx_config_where(cfg, "decoder_block"), block, mx_str_text(&known));
+    const char *where = mx_config_where(cfg, "decoder_block");
+    mx_status st =
+        keys.len ? mx_fail(MX_USAGE, "%s: decoder_block `%s` is not supported without %s",
+                           where, block, mx_str_text(&keys))
+                 : mx_fail(MX_USAGE, "%s: decoder_block `%s` is not supported; supported: %s",
+                           where, block, mx_str_text(&known));
     mx_str_fini(&known);
+    mx_str_fini(&keys);
     return st;
 }
 

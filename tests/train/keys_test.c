@@ -123,6 +123,7 @@ MX_TEST(keys_of_the_shape_fit_the_family)
         {{"decoder_block=llama2", "use_qk_norm=true"}, "nothing of this model (family llama) dep"},
         {{"decoder_block=qwen3", "use_qk_norm=false"}, "is always true in the family qwen3"},
         {{"decoder_block=llama2", "rope_factor=4"}, "depends on it"},
+        {{"decoder_block=deepseek", "vocab_size=300"}, "not supported without routed_score_func"},
         {{"decoder_block=gpt2", "head_dim=32"}, "`head_dim` is always 128 in the family gpt2"},
         {{"model_name=qwen3-0.6b", "attention_sink=true"}, "it is part of gpt_oss"},
     };
