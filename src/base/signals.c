@@ -18,6 +18,7 @@ static struct {
     atomic_int signal, count, interrupts;
     _Atomic int64_t at_ns;
     atomic_bool clears_line;
+    const char *_Atomic said;
 } stop;
 
 static int64_t monotonic_ns(void)
@@ -46,11 +47,11 @@ static void on_stop(int sig)
     mx_stop_request(sig);
     if (sig == SIGINT) {
         int n = atomic_fetch_add(&stop.interrupts, 1) + 1;
-        if (n == 1) {
+        const char *said = atomic_load(&stop.said);
+        if (n == 1 && said) {
             if (atomic_load(&stop.clears_line)) /* the terminal's ^C stands there, too */
                 say("\r\x1b[K");
-            say("maxc: stopping after this step, with a checkpoint; Ctrl-C twice more stops at "
-                "once\n");
+            say(said);
         }
         if (n >= IMPATIENT) {
             signal(SIGINT, SIG_DFL);
@@ -60,11 +61,12 @@ static void on_stop(int sig)
     errno = saved;
 }
 
-mx_status mx_signals_install(void)
+mx_status mx_signals_install(const char *said)
 {
     static const int stops[] = {SIGTERM, SIGINT, SIGUSR1};
     struct sigaction act = {.sa_handler = on_stop, .sa_flags = SA_RESTART};
     sigemptyset(&act.sa_mask);
+    atomic_store(&stop.said, said);
     for (size_t i = 0; i < sizeof stops / sizeof *stops; i++)
         if (sigaction(stops[i], &act, NULL))
             return mx_fail_errno(MX_DEVICE, "cannot handle signal %d", stops[i]);

@@ -11,7 +11,8 @@
 
 #include "base/status.h"
 
-mx_status mx_signals_install(void) MX_MUST_USE;
+/* `said`: what the first SIGINT prints, a line, borrowed for good; NULL: nothing. */
+mx_status mx_signals_install(const char *said) MX_MUST_USE;
 void mx_signals_limit_files(void); /* SIGXFSZ alone, for what is no run */
 int mx_stop_signal(void);      /* the first signal that asked to stop, 0 when none has */
 int mx_stop_count(void);       /* how many have */

@@ -1,11 +1,13 @@
 /* chat.c - maxc chat MODEL: a conversation in the terminal. */
 #include "base/signals.h"
+#include "cmd/line_edit.h"
 #include "cmd/model_text.h"
 #include "exec/quant_config.h"
 #include "infer/engine_mesh.h"
 #include "infer/prompt.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +21,8 @@ typedef struct {
     mx_request_options o;
     const char *system;
     bool terminal;
+    bool edits; /* keys edit the line that is being written */
+    mx_line_history history;
 } talk;
 
 static const char commands[] =
@@ -30,7 +34,8 @@ static const char commands[] =
     "/set K=V    temperature, top_p, top_k, min_p, seed or max_new_tokens\n"
     "/save FILE  the conversation as JSON\n"
     "/quit       or Ctrl-D\n"
-    "A line that ends in \\ goes on in the next; Ctrl-C ends an answer.\n";
+    "A line that ends in \\ goes on in the next; Ctrl-C ends an answer; arrows show lines "
+    "before.\n";
 
 static void begin_anew(talk *t)
 {
@@ -67,7 +72,8 @@ static mx_status follow(talk *t, mx_request *r)
         shown = r->reply.settled;
         fflush(stdout);
     }
-    mx_stop_clear();
+    if (mx_stop_signal() != SIGTERM) /* that ends the conversation, too */
+        mx_stop_clear();
     puts("");
     mx_status st = r->error;
     r->error = MX_OK;
@@ -186,29 +192,40 @@ static mx_status command(talk *t, char *line, bool *quit)
 
 /* --- the conversation --- */
 
-/* A message: lines that end in \ go on. False at the end of the input. */
-static bool read_message(const talk *t, mx_str *out)
+/* A line without its break; false: the end of input. */
+static bool read_line(talk *t, const char *prompt, mx_str *out)
 {
     char *line = NULL;
     size_t cap = 0;
-    ssize_t n;
-    bool more = true;
+    if (t->edits)
+        return mx_line_read(&t->history, prompt, out);
+    if (t->terminal)
+        fputs(prompt, stderr);
+    ssize_t n = getline(&line, &cap, stdin);
+    bool any = n >= 0;
+    while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r'))
+        n--;
     mx_str_clear(out);
-    while (more) {
-        if (t->terminal)
-            fputs(out->len ? ". " : "> ", stderr);
-        n = getline(&line, &cap, stdin);
-        if (n < 0)
-            break;
-        while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r'))
-            n--;
-        more = n > 0 && line[n - 1] == '\\';
-        mx_str_add_n(out, line, (size_t)(more ? n - 1 : n));
+    if (any)
+        mx_str_add_n(out, line, (size_t)n);
+    free(line);
+    return any;
+}
+
+/* A message: lines that end in \ go on. False at the end of the input. */
+static bool read_message(talk *t, mx_str *out)
+{
+    mx_str line = {0};
+    bool more = true, any = true;
+    mx_str_clear(out);
+    while (more && (any = read_line(t, out->len ? ". " : "> ", &line))) {
+        more = line.len > 0 && line.text[line.len - 1] == '\\';
+        mx_str_add_n(out, mx_str_text(&line), line.len - more);
         if (more)
             mx_str_add(out, "\n");
     }
-    free(line);
-    return n >= 0;
+    mx_str_fini(&line);
+    return any;
 }
 
 /* What goes wrong with one message is said, and the conversation goes on. */
@@ -228,7 +245,7 @@ static mx_status converse(talk *t)
 {
     mx_str message = {0};
     bool quit = false;
-    while (!quit && read_message(t, &message)) {
+    while (!quit && mx_stop_signal() != SIGTERM && read_message(t, &message)) {
         char *text = message.text;
         if (!text || !*text)
             continue;
@@ -250,7 +267,9 @@ static mx_status talk_on(void *ctx, mx_engine *e)
 {
     talk *t = ctx;
     t->engine = e;
-    MX_TRY(mx_signals_install());
+    MX_TRY(mx_signals_install(NULL)); /* Ctrl-C ends an answer, SIGTERM the conversation */
+    if (!t->edits)
+        (void)signal(SIGTERM, SIG_DFL);
     if (t->terminal)
         fprintf(stderr, "%s. /help lists commands.\n", t->name);
     return converse(t);
@@ -277,6 +296,8 @@ static mx_status run_talk(talk *t, mx_invocation *inv)
                                 .sampling = mx_sampling_of(c)};
     t->system = mx_config_text(c, "system");
     t->terminal = isatty(0) && isatty(1);
+    const char *kind = getenv("TERM");
+    t->edits = t->terminal && isatty(2) && kind && strcmp(kind, "dumb") != 0;
     t->messages = json_array();
     begin_anew(t);
     MX_TRY(mx_weight_quant_configure(&eo.quant, c, t->m.ref.dir.config));
@@ -288,6 +309,7 @@ static mx_status run(mx_invocation *inv)
     talk t = {.name = inv->args[0]};
     mx_status st = run_talk(&t, inv);
     json_decref(t.messages);
+    mx_line_history_fini(&t.history);
     mx_model_text_close(&t.m);
     return st;
 }

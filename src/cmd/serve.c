@@ -130,7 +130,7 @@ static mx_status serve(void *ctx, mx_engine *e)
     }
     if (slots)
         mx_adapter_names_open(&served.adapters, e, slots, served.name);
-    MX_TRY_OUT(st, mx_signals_install());
+    MX_TRY_OUT(st, mx_signals_install(NULL));
     MX_TRY_OUT(st, read_adapters(c, &m->arena, &given, &n));
     for (int i = 0; i < n; i++)
         MX_TRY_OUT(st, mx_adapter_names_load(served.adapters, given[i].name, given[i].path));

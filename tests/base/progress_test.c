@@ -231,7 +231,7 @@ MX_TEST(progress_line_is_there_once_after_an_interrupt)
     struct winsize size = {.ws_col = 120, .ws_row = 24};
     setenv("TERM", "xterm", 1);
     MX_CHECK(openpty(&master, &slave, NULL, NULL, &size) == 0);
-    MX_CHECK_OK(mx_signals_install());
+    MX_CHECK_OK(mx_signals_install("maxc: stopping after this step\n"));
     mx_progress p;
     mx_progress_init(&p, &(mx_progress_options){.fd = slave, .charset = MX_CHARSET_ASCII});
     mx_progress_state s = state;

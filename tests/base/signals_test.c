@@ -14,7 +14,7 @@
 MX_TEST(signals_ask_to_stop)
 {
     static const int stops[] = {SIGTERM, SIGINT, SIGUSR1};
-    MX_CHECK_OK(mx_signals_install());
+    MX_CHECK_OK(mx_signals_install("maxc: stopping after this step\n"));
     MX_CHECK(mx_stop_signal() == 0 && mx_stop_count() == 0 && mx_stop_age() == 0);
     for (int i = 0; i < 3; i++) {
         mx_stop_clear();
@@ -34,7 +34,7 @@ MX_TEST(signals_ask_to_stop)
 MX_TEST(signals_broken_pipes_are_errors)
 {
     int fd[2];
-    MX_CHECK_OK(mx_signals_install());
+    MX_CHECK_OK(mx_signals_install("maxc: stopping after this step\n"));
     MX_CHECK(pipe(fd) == 0);
     close(fd[0]);
     MX_CHECK(write(fd[1], "x", 1) == -1 && errno == EPIPE, "errno %d", errno);
@@ -61,7 +61,7 @@ static int child_of_interrupts(int n)
     if (pid == 0) {
         if (!freopen("/dev/null", "w", stderr))
             _exit(9);
-        mx_status_free(mx_signals_install());
+        mx_status_free(mx_signals_install("maxc: stopping after this step\n"));
         for (int i = 0; i < n; i++)
             raise(SIGINT);
         _exit(mx_stop_signal() == SIGINT ? 75 : 1);

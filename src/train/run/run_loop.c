@@ -148,7 +148,9 @@ mx_status mx_run_objective(const mx_config *c, const mx_objective *objective,
     mx_mesh_plan mesh = {0};
     mx_run_start s = {c, objective, command_line, NULL, MX_OK};
     mx_str note = {0};
-    MX_TRY(mx_signals_install()); /* before the first line is printed: its reader may be gone */
+    /* before the first line is printed: its reader may be gone */
+    MX_TRY(mx_signals_install("maxc: stopping after this step, with a checkpoint; Ctrl-C twice "
+                              "more stops at once\n"));
     MX_TRY(mx_launch_find(&launch, getenv));
     mx_status st = mx_run_choose_mesh(&s, &launch, &note);
     s.note = mx_str_text(&note);
