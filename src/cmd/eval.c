@@ -4,10 +4,12 @@
  *     {"context": C, "choices": [A, B, ...], "gold": 1}    which choice is likelier after C
  *     {"context": C, "until": ["\n"], "target": T}         what is written after C, greedily
  *     {"text": T}                                          how likely the text is
- * Figures: acc, and acc_norm with log-likelihoods divided by the choices' bytes; exact_match;
- * word_perplexity, byte_perplexity and bits_per_byte; each but the last with its standard error.
+ * Figures: acc, and acc_norm with log-likelihoods divided by the choices' characters; exact_match,
+ * with their standard errors; word_perplexity, byte_perplexity and bits_per_byte. What is counted,
+ * and after which tokens, is as in lm-eval, so that its figures are the same.
  */
 #include "base/json_doc.h"
+#include "base/utf8.h"
 #include "cmd/model_text.h"
 #include "infer/engine_mesh.h"
 
@@ -57,21 +59,40 @@ static mx_status encode(const state *s, const char *text, bool special, mx_token
     return mx_tokenizer_encode(s->m.tok, text, strlen(text), &o, out);
 }
 
-/* Text after a context: tokenized together, as it would have been written. */
+/* What a text without a context comes after: the token that begins texts, else the one that ends
+ * them; false: there is neither. */
+static bool add_prefix(const state *s, mx_tokens *out)
+{
+    int32_t id = mx_tokenizer_bos(s->m.tok);
+    if (id < 0)
+        id = mx_tokenizer_eos(s->m.tok);
+    if (id >= 0)
+        mx_tokens_add(out, id);
+    return id >= 0;
+}
+
+/* Text after a context: tokenized together, as it would have been written. Spaces at the end of the
+ * context are the text's, as they are in most tokens. */
 static mx_status ask_about(const state *s, question *q, const char *context, const char *rest)
 {
     mx_tokens before = {0};
-    mx_str whole = {0};
+    mx_str head = {0}, whole = {0};
+    size_t n = strlen(context);
     mx_str_add(&whole, context);
     mx_str_add(&whole, rest);
-    mx_status st = encode(s, context, true, &before);
+    while (n > 0 && strchr(" \t\n\v\f\r", context[n - 1]))
+        n--;
+    mx_str_add_n(&head, context, n);
+    bool prefix = !*context && add_prefix(s, &q->ids);
+    mx_status st = prefix ? MX_OK : encode(s, mx_str_text(&head), true, &before);
     if (!st)
-        st = encode(s, mx_str_text(&whole), true, &q->ids);
+        st = encode(s, mx_str_text(&whole), !prefix, &q->ids);
     q->from = before.n < q->ids.n ? before.n : q->ids.n - 1;
     if (q->from < 1)
         q->from = 1; /* nothing says how likely the first token is */
     mx_tokens_fini(&before);
     mx_str_fini(&whole);
+    mx_str_fini(&head);
     return st;
 }
 
@@ -123,6 +144,15 @@ static mx_status wrong(const char *what)
                    what);
 }
 
+static double characters(const json_t *text)
+{
+    const char *s = json_string_value(text);
+    double n = 0;
+    for (; *s; s++)
+        n += (*s & 0xc0) != 0x80;
+    return n;
+}
+
 static mx_status choose(state *s, const char *context, const json_t *choices, const json_t *gold)
 {
     question q[MOST_CHOICES] = {0};
@@ -140,8 +170,8 @@ static mx_status choose(state *s, const char *context, const json_t *choices, co
     if (!st)
         st = ask(s, q, (int)n, (mx_request_options){.sampling = {.repetition_penalty = 1}});
     for (int i = 1; i < (int)n && !st; i++) {
-        double a = (double)json_string_length(json_array_get(choices, (size_t)best_norm));
-        double b = (double)json_string_length(json_array_get(choices, (size_t)i));
+        double a = characters(json_array_get(choices, (size_t)best_norm));
+        double b = characters(json_array_get(choices, (size_t)i));
         best = q[i].sum > q[best].sum ? i : best;
         best_norm = q[i].sum / b > q[best_norm].sum / a ? i : best_norm;
     }
@@ -154,20 +184,11 @@ static mx_status choose(state *s, const char *context, const json_t *choices, co
     return st;
 }
 
-static const char *trimmed(const char *text, size_t *n)
-{
-    text += strspn(text, " \t\r\n");
-    *n = strlen(text);
-    while (*n && strchr(" \t\r\n", text[*n - 1]))
-        (*n)--;
-    return text;
-}
-
 static mx_status write_until(state *s, const char *context, const json_t *until, const char *target,
                              const json_t *most)
 {
     const char *stop[16];
-    size_t n_stop = json_array_size(until), a, b;
+    size_t n_stop = json_array_size(until);
     question q = {0};
     for (size_t i = 0; i < n_stop; i++) {
         if (n_stop > 16 || !json_is_string(json_array_get(until, i)))
@@ -186,37 +207,60 @@ static mx_status write_until(state *s, const char *context, const json_t *until,
         st = mx_fail(MX_INPUT, "the context fills the model's own");
     if (!st)
         st = ask(s, &q, 1, o);
-    if (!st) {
-        const char *x = trimmed(mx_str_text(&q.answer), &a), *y = trimmed(target, &b);
-        add(&s->match, a == b && memcmp(x, y, a) == 0);
-    }
+    if (!st)
+        add(&s->match, strcmp(mx_str_text(&q.answer), target) == 0);
     mx_tokens_fini(&q.ids);
     mx_str_fini(&q.answer);
     return st;
 }
 
-/* The whole text, in pieces as long as the context, each after one token of the last. */
+/* Words are what stands between runs of white space, of Unicode's. */
+static int64_t words_of(const char *text)
+{
+    static const unsigned spaces[] = {0x85, 0xa0, 0x1680, 0x2028, 0x2029, 0x202f, 0x205f, 0x3000};
+    size_t n = strlen(text);
+    int64_t words = 1;
+    bool within = false, any = false;
+    for (size_t at = 0; at < n;) {
+        uint32_t c;
+        /* JSON has checked it */
+        at += (size_t)mx_utf8_next((const uint8_t *)text + at, &c);
+        bool space = c == ' ' || (c >= 9 && c <= 13) || (c >= 0x1c && c <= 0x1f) ||
+                     (c >= 0x2000 && c <= 0x200a);
+        for (size_t i = 0; i < sizeof spaces / sizeof *spaces; i++)
+            space |= c == spaces[i];
+        words += space && !within;
+        any |= !space;
+        within = space;
+    }
+    return any ? words : 0;
+}
+
+/* The whole text, in windows as long as the context: the first after the token that begins texts,
+ * others after one token of the window before; the last reaches back as far as it can. */
 static mx_status read_text(state *s, const char *text)
 {
     mx_tokens all = {0};
-    mx_status st = encode(s, text, true, &all);
-    int64_t most = mx_engine_max_length(s->engine);
-    for (int64_t at = 0; at + 1 < all.n && !st;) {
-        question q = {.from = 1};
-        int64_t n = all.n - at < most ? all.n - at : most;
-        for (int64_t i = 0; i < n; i++)
-            mx_tokens_add(&q.ids, all.ids[at + i]);
+    question q = {0};
+    bool prefix = add_prefix(s, &q.ids);
+    mx_status st = encode(s, text, !prefix, &all);
+    int64_t window = mx_engine_max_length(s->engine) - 1, done = 0;
+    while (done + !prefix < all.n && !st) {
+        int64_t n = all.n - done < window ? all.n - done : window, end = done + n;
+        int64_t from = done ? end - window - 1 : 0;
+        for (int64_t i = from; i < end; i++)
+            mx_tokens_add(&q.ids, all.ids[i]);
+        q.from = done ? done - from : 1;
         st = ask(s, &q, 1, (mx_request_options){.sampling = {.repetition_penalty = 1}});
         s->log_prob += q.sum;
-        at += n - 1;
         mx_tokens_fini(&q.ids);
+        q = (question){0};
+        done = end;
     }
     s->texts++;
     s->bytes += (int64_t)strlen(text);
-    for (const char *p = text + strspn(text, " \t\r\n"); *p; p += strspn(p, " \t\r\n")) {
-        s->words++;
-        p += strcspn(p, " \t\r\n");
-    }
+    s->words += words_of(text);
+    mx_tokens_fini(&q.ids);
     mx_tokens_fini(&all);
     return st;
 }
@@ -268,9 +312,13 @@ static mx_status read_lines(state *s, const char *path)
     return st;
 }
 
+/* error NAN: it has none. */
 static void print(const char *name, double value, double error, bool json)
 {
-    if (json)
+    if (isnan(error))
+        printf(json ? "{\"name\": \"%s\", \"value\": %.9g, \"stderr\": null}\n" : "%-16s %10.4f\n",
+               name, value);
+    else if (json)
         printf("{\"name\": \"%s\", \"value\": %.9g, \"stderr\": %.9g}\n", name, value, error);
     else
         printf("%-16s %10.4f  ±%.4f\n", name, value, error);
@@ -292,9 +340,9 @@ static void report(const state *s, bool json)
     print_mean("exact_match", &s->match, json);
     if (!s->texts || !s->bytes || !s->words)
         return;
-    print("word_perplexity", exp(-s->log_prob / (double)s->words), 0, json);
-    print("byte_perplexity", exp(-s->log_prob / (double)s->bytes), 0, json);
-    print("bits_per_byte", -s->log_prob / (double)s->bytes / M_LN2, 0, json);
+    print("word_perplexity", exp(-s->log_prob / (double)s->words), NAN, json);
+    print("byte_perplexity", exp(-s->log_prob / (double)s->bytes), NAN, json);
+    print("bits_per_byte", -s->log_prob / (double)s->bytes / M_LN2, NAN, json);
 }
 
 static mx_status measure(void *ctx, mx_engine *e)

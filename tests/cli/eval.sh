@@ -19,8 +19,10 @@ expect 0 '^acc  *0.5000  ±0.2887' e "$tmp/both"
 expect 0 '^acc  *1.0000' e "$tmp/both" limit=1
 expect 0 '"name": "acc", "value": 0.5' e "$tmp/both" format=json
 stop=$(printf %s "$text" | cut -c3)
-echo "{\"context\":\"hi\",\"until\":[\"$stop\"],\"target\":\" $(printf %s "${text%%"$stop"*}") \"}" > "$tmp/write"
+echo "{\"context\":\"hi\",\"until\":[\"$stop\"],\"target\":\"$(printf %s "${text%%"$stop"*}")\"}" > "$tmp/write"
 expect 0 '^exact_match  *1.0000' e "$tmp/write"
+sed 's/"}$/ "}/' "$tmp/write" > "$tmp/longer" # as in lm-eval, spaces count
+expect 0 '^exact_match  *0.0000' e "$tmp/longer"
 echo '{"text":"hi ab hi"}' > "$tmp/text"
 expect 0 '^word_perplexity ' e "$tmp/text"
 bits=$(e "$tmp/text" | sed -n 's/^bits_per_byte *\([0-9.]*\).*/\1/p')
