@@ -78,6 +78,70 @@ def send_picture(p):
     assert not p.run("document.querySelectorAll('.error').length"), p.run("document.getElementById('talk').innerText")
 
 
+# What a model writes is text: no element but those of markdown, no link but to http, nothing that runs.
+NASTY = ["<script>window.hit = 1</script>", '<img src=x onerror="window.hit = 1">', "[a](javascript:window.hit=1)", '[a](https://x" onmouseover="window.hit=1)',
+         "![a](https://outside.invalid/x.png)", "`<img src=x onerror=window.hit=1>`", '[`" onfocus=window.hit=1 autofocus="`](https://x)',
+         "| <svg onload=window.hit=1> | b |\n|---|---|\n| <iframe src=javascript:window.hit=1> | c |", "```\n</code></pre><script>window.hit = 1</script>\n```",
+         '[a](https://x/`"onclick=window.hit=1`)', "\0000\0", "<a href='data:text/html,x'>y</a>", "[a](data:text/html,<script>window.hit=1</script>)",
+         "# <style>* { display: none }</style>", "> <base href=//outside.invalid>", "1. <form action=//outside.invalid><button>", "[a](//outside.invalid)"]
+
+
+def check_markdown(p):
+    for text in NASTY:
+        found = p.run(f"""(() => {{ const d = document.createElement("div"); d.id = "nasty"; d.innerHTML = markdown({json.dumps(text)}); document.body.append(d);
+            const all = [...d.querySelectorAll("*")], wrong = all.filter(e => !/^(P|STRONG|EM|DEL|A|CODE|PRE|H[1-6]|UL|OL|LI|BR|HR|TABLE|TBODY|TR|TH|TD|BLOCKQUOTE)$/.test(e.tagName)
+                || [...e.attributes].some(a => a.name.startsWith("on")) || (e.tagName == "A" && !/^https?:\\/\\//.test(e.getAttribute("href"))));
+            const bad = wrong.map(e => e.outerHTML).join(" ") + (d.textContent.includes("undefined") ? "undefined" : ""); d.remove(); return bad; }})()""")
+        assert not found, (text, found)
+    time.sleep(0.3)
+    assert p.run("window.hit === undefined"), "something of the model's has run"
+
+
+def messages(p):
+    return p.run("document.querySelectorAll('#talk .message').length")
+
+
+def idle(p):
+    p.wait("document.getElementById('go').innerText == 'Send'", "an answer does not end")
+
+
+def check_acts(p):
+    """Retry, edit and stop, as they change the conversation."""
+    p.run("[...document.querySelectorAll('.acts button')].find(b => b.innerText == 'Retry').click()")
+    idle(p)
+    assert messages(p) == 2, messages(p)
+    p.run("[...document.querySelectorAll('.acts button')].find(b => b.innerText == 'Edit').click()")
+    assert p.run("document.getElementById('say').value") == "What is the capital of France?" and messages(p) == 0
+    p.send("Input.insertText", text=" Please.")
+    p.key("Enter", 13)
+    idle(p)
+    p.wait("document.getElementById('talk').innerText.includes('France? Please.')", "an edited message does not show")
+    assert messages(p) == 2, messages(p)
+    p.run("document.getElementById('max_tokens').value = 120; document.getElementById('max_tokens').dispatchEvent(new Event('change'))")
+    talk(p, "Go on")
+    p.key("Escape", 27)  # stops what is still being written
+    idle(p)
+    assert messages(p) == 4 and not p.run("document.querySelectorAll('.error').length"), p.run("document.getElementById('talk').innerText")
+
+
+def check_phone(p, picture):
+    """390 px wide, light and dark: nothing is cut off, and the settings open."""
+    p.send("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=2, mobile=True)
+    colors = []
+    for scheme in ("light", "dark"):
+        p.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        assert p.run("document.documentElement.scrollWidth") <= 390, p.run("document.documentElement.scrollWidth")
+        colors.append(p.run("getComputedStyle(document.body).backgroundColor"))
+        if picture:
+            open(picture.replace(".png", f"-{scheme}.png"), "wb").write(base64.b64decode(p.send("Page.captureScreenshot", format="png")["data"]))
+    assert colors[0] != colors[1], colors
+    p.run("document.getElementById('menu').click()")
+    assert p.run("document.getElementById('settings').getBoundingClientRect().height") > 0, "the settings do not open"
+    p.run("document.getElementById('close').click()")
+    p.send("Emulation.clearDeviceMetricsOverride")
+    p.send("Emulation.setEmulatedMedia", features=[])
+
+
 try:
     address = next(m.group(1) for line in browser.stderr if (m := re.search(r"(ws://\S+)", line)))
     port = re.search(r":(\d+)/", address).group(1)
@@ -95,6 +159,9 @@ try:
     assert len(first) > len("What is the capital of France?") + 5, first
     if picture:
         open(picture, "wb").write(base64.b64decode(p.send("Page.captureScreenshot", format="png")["data"]))
+    check_markdown(p)
+    check_acts(p)
+    check_phone(p, os.environ.get("PHONE", ""))
     p.send("Page.reload")
     p.wait("document.readyState == 'complete' && document.getElementById('talk').innerText.includes('capital of France')", "the conversation is not kept")
     p.run("document.getElementById('new').click()")
