@@ -122,6 +122,19 @@ const char *mx_json_kind(const json_t *v)
     }
 }
 
+char *mx_json_compact(const json_t *v)
+{
+    static const size_t how = JSON_ENCODE_ANY | JSON_COMPACT;
+    char *s = json_dumps(v, how | JSON_REAL_PRECISION(15));
+    json_t *back = s ? json_loads(s, JSON_DECODE_ANY, NULL) : NULL;
+    if (s && !json_equal(v, back)) {
+        mx_free(s);
+        s = json_dumps(v, how | JSON_REAL_PRECISION(17));
+    }
+    json_decref(back);
+    return s;
+}
+
 char *mx_json_text(const json_t *v, int indent)
 {
     char *s = json_dumps(v, JSON_SORT_KEYS | JSON_ENCODE_ANY |

@@ -28,6 +28,9 @@ mx_status mx_json_parse(const char *text, size_t n, const char *where, const mx_
                         json_t **out) MX_MUST_USE;
 mx_status mx_json_load(const char *path, const mx_json_limits *limits, json_t **out) MX_MUST_USE;
 const char *mx_json_kind(const json_t *v); /* "an object", "an integer"..., for messages */
+/* Compact text in the order of its keys; reals in 15 digits where those say the same, as people
+ * write them, else in the 17 that always do. NULL: it is no value. Release with mx_free. */
+char *mx_json_compact(const json_t *v);
 /* Compact or indented text with sorted keys. Release with mx_free. */
 char *mx_json_text(const json_t *v, int indent);
 

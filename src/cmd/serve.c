@@ -101,6 +101,7 @@ static mx_status serve(void *ctx, mx_engine *e)
     mx_served served = {.model = &m->ref,
                         .tokenizer = m->tok,
                         .chat = m->chat,
+                        .calls = mx_call_form_of(mx_chat_template_text(m->chat)),
                         .name = name_of(c, inv->args[0], &m->arena),
                         .max_length = mx_engine_max_length(e),
                         .vocab = mx_engine_vocab(e),

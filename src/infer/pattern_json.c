@@ -5,7 +5,7 @@
  */
 #include "infer/pattern_json.h"
 
-#include <stdlib.h>
+#include "base/json_doc.h"
 #include <string.h>
 
 #define HEX "[0-9a-fA-F]"
@@ -86,19 +86,11 @@ mx_pattern *mx_pattern_any_object(mx_arena *a)
     return object_pattern(a, MX_ANY_DEPTH);
 }
 
-/* Reals in 15 digits where those are enough, else in the 17 that always are. */
 mx_pattern *mx_pattern_json_constant(mx_arena *a, const json_t *v)
 {
-    static const size_t how = JSON_ENCODE_ANY | JSON_COMPACT;
-    char *s = json_dumps(v, how | JSON_REAL_PRECISION(15));
-    json_t *back = s ? json_loads(s, JSON_DECODE_ANY, NULL) : NULL;
-    if (s && !json_equal(v, back)) {
-        free(s);
-        s = json_dumps(v, how | JSON_REAL_PRECISION(17));
-    }
+    char *s = mx_json_compact(v);
     mx_pattern *p = mx_pattern_literal(a, s ? s : "null");
-    json_decref(back);
-    free(s);
+    mx_free(s);
     return p;
 }
 

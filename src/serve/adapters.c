@@ -112,12 +112,17 @@ mx_status mx_adapter_names_unload(mx_adapter_names *n, const char *name)
     return i ? MX_OK : mx_fail(MX_USAGE, "there is no adapter `%s`", name);
 }
 
-void mx_adapter_names_each(mx_adapter_names *n, void (*each)(void *ctx, const char *name),
-                           void *ctx)
+int64_t mx_adapter_names_slots(const mx_adapter_names *n)
+{
+    return n->n;
+}
+
+void mx_adapter_names_each(mx_adapter_names *n,
+                           void (*each)(void *ctx, const char *name, int64_t calls), void *ctx)
 {
     pthread_mutex_lock(&n->lock);
     for (int64_t i = 0; i < n->n; i++)
         if (n->slot[i].name)
-            each(ctx, n->slot[i].name);
+            each(ctx, n->slot[i].name, n->slot[i].calls);
     pthread_mutex_unlock(&n->lock);
 }

@@ -22,8 +22,9 @@ void mx_adapter_names_release(mx_adapter_names *n, int64_t slot); /* 0 is a no-o
 mx_status mx_adapter_names_load(mx_adapter_names *n, const char *name, const char *path)
     MX_MUST_USE;
 mx_status mx_adapter_names_unload(mx_adapter_names *n, const char *name) MX_MUST_USE;
-/* Calls `each` for every adapter that has a name. */
-void mx_adapter_names_each(mx_adapter_names *n, void (*each)(void *ctx, const char *name),
-                           void *ctx);
+/* Calls `each` for every adapter that has a name, with how many calls hold it. */
+void mx_adapter_names_each(mx_adapter_names *n,
+                           void (*each)(void *ctx, const char *name, int64_t calls), void *ctx);
+int64_t mx_adapter_names_slots(const mx_adapter_names *n);
 
 #endif

@@ -97,6 +97,41 @@ static void read_sampling(mx_api_call *c, mx_fields *f)
     s->seed = (uint64_t)mx_field_int(f, "seed", (int64_t)(seed >> 1), INT64_MIN, INT64_MAX);
 }
 
+/* Fields that would change an answer elsewhere, and do not here. */
+static void refuse(mx_fields *f)
+{
+    static const char *const fields[] = {"allowed_token_ids", "bad_words", "logits_processors",
+                                         "truncate_prompt_tokens", "prompt_embeds",
+                                         "guided_grammar", "structural_tag"};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        const json_t *v = mx_field_get(f, fields[i]);
+        if (v && (!json_is_array(v) || json_array_size(v)))
+            mx_field_wrong(f, fields[i], "is not supported");
+    }
+    if (mx_field_bool(f, "use_beam_search", false))
+        mx_field_wrong(f, "use_beam_search", "is not supported");
+    if (mx_field_float(f, "length_penalty", 1, -1e9, 1e9) != 1)
+        mx_field_wrong(f, "length_penalty", "is not supported");
+    if (mx_field_int(f, "priority", 0, INT32_MIN, INT32_MAX) != 0)
+        mx_field_wrong(f, "priority", "is not supported: requests are served in order");
+    if (mx_field_get(f, "prompt_logprobs"))
+        mx_field_wrong(f, "prompt_logprobs",
+                       "is not supported; /v1/completions gives them with `echo` and `logprobs`");
+}
+
+/* Fields of OpenAI's that change nothing here; a wrong type is a mistake all the same. */
+static void check_ignored(mx_fields *f)
+{
+    static const char *const texts[] = {"user", "service_tier", "safety_identifier",
+                                        "prompt_cache_key", "verbosity"};
+    const json_t *v = mx_field_get(f, "metadata");
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        mx_field_text(f, texts[i], NULL);
+    mx_field_bool(f, "store", false);
+    if (v && !json_is_object(v))
+        mx_field_wrong(f, "metadata", "must be an object, not %s", mx_json_kind(v));
+}
+
 static void read_common(mx_api_call *c, mx_fields *f)
 {
     mx_request_options *o = &c->o;
@@ -124,12 +159,8 @@ static void read_common(mx_api_call *c, mx_fields *f)
     o->salt = o->salt ? mx_arena_strdup(&c->arena, o->salt) : NULL;
     c->stream = mx_field_bool(f, "stream", false);
     c->ids = mx_field_bool(f, "return_token_ids", false);
-    mx_field_text(f, "user", NULL);
-    if (mx_field_int(f, "priority", 0, INT32_MIN, INT32_MAX) != 0)
-        mx_field_wrong(f, "priority", "is not supported: requests are served in order");
-    if (mx_field_get(f, "prompt_logprobs"))
-        mx_field_wrong(f, "prompt_logprobs",
-                       "is not supported; /v1/completions gives them with `echo` and `logprobs`");
+    refuse(f);
+    check_ignored(f);
     if (c->stream && c->best_of > c->n)
         mx_field_wrong(f, "best_of", "does not go with `stream`");
     const json_t *so = mx_field_get(f, "stream_options");
@@ -155,10 +186,11 @@ void mx_api_call_add_prompt(mx_api_call *c, mx_fields *f, const mx_tokens *t, co
     for (int64_t i = 0; i < t->n; i++)
         if (t->ids[i] < 0 || t->ids[i] >= c->served->model->spec.summary.vocab)
             mx_field_wrong(f, field, "has token %d, which the model does not have", t->ids[i]);
-    if (t->n > most || (t->n == most && c->o.max_new != 0))
+    bool fits = t->n < most || (t->n == most && c->o.max_new == 0) || c->api->counts;
+    if (!fits)
         mx_field_wrong(f, field, "has %lld tokens, but the model's context is %lld tokens",
                        (long long)t->n, (long long)most);
-    else if (c->o.max_new > most - t->n)
+    else if (c->o.max_new > most - t->n && !c->api->counts)
         mx_field_wrong(f, "max_tokens",
                        "is %lld, but the context of %lld tokens leaves %lld after "
                        "a prompt of %lld",
@@ -197,6 +229,9 @@ static void read_all(mx_api_call *c, mx_fields *f)
         mx_api_call_read_form(c, f);
     if (!f->param)
         c->api->read(c, f);
+    if (!f->param && c->o.min_new > c->o.max_new && mx_field_get(f, "min_tokens"))
+        mx_field_wrong(f, "min_tokens", "is %lld, but the answer has at most %lld tokens",
+                       (long long)c->o.min_new, (long long)c->o.max_new);
     if (!f->param)
         make_parts(c, f);
 }
@@ -260,6 +295,14 @@ const char *mx_finish_name(const mx_request *r)
     return r->finish == MX_FINISH_STOP ? "stop" : r->finish == MX_FINISH_LENGTH ? "length" : NULL;
 }
 
+json_t *mx_stop_reason(const mx_request *r)
+{
+    const mx_reply *text = &r->reply;
+    if (text->stopped_by >= 0)
+        return json_string(text->stop[text->stopped_by]);
+    return r->stop_id >= 0 ? json_integer(r->stop_id) : json_null();
+}
+
 static json_t *usage_of(const mx_api_call *c)
 {
     return json_pack("{s:I, s:I, s:I, s:{s:I}}", "prompt_tokens", (json_int_t)c->prompt_tokens,
@@ -274,6 +317,8 @@ static void add_document(const mx_api_call *c, const char *object, json_t *choic
 {
     json_t *doc = json_pack("{s:s, s:s, s:I, s:s, s:o}", "id", c->id, "object", object, "created",
                             (json_int_t)c->created, "model", c->model, "choices", choices);
+    if (doc && !usage && c->usage) /* as OpenAI's: it comes in the last chunk */
+        usage = json_null();
     if (doc && usage)
         json_object_set_new(doc, "usage", usage);
     char *text = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
@@ -397,7 +442,7 @@ void mx_api_call_fail(mx_api_call *c, mx_status why, int *status, mx_str *out)
 
 /* --- tokens by name --- */
 
-static void raw_bytes(const mx_served *s, int32_t id, mx_str *out)
+void mx_token_raw(const mx_served *s, int32_t id, mx_str *out)
 {
     mx_decode_options o = {.raw = true};
     mx_status_free(mx_tokenizer_decode(s->tokenizer, &id, 1, &o, out));
@@ -406,7 +451,7 @@ static void raw_bytes(const mx_served *s, int32_t id, mx_str *out)
 json_t *mx_token_name(const mx_served *s, int32_t id)
 {
     mx_str raw = {0}, name = {0};
-    raw_bytes(s, id, &raw);
+    mx_token_raw(s, id, &raw);
     const uint8_t *bytes = (const uint8_t *)mx_str_text(&raw);
     if (mx_utf8_valid_prefix(bytes, raw.len) == raw.len) {
         mx_str_add_n(&name, mx_str_text(&raw), raw.len);
@@ -425,7 +470,7 @@ json_t *mx_token_byte_list(const mx_served *s, int32_t id)
 {
     mx_str raw = {0};
     json_t *list = json_array();
-    raw_bytes(s, id, &raw);
+    mx_token_raw(s, id, &raw);
     for (size_t i = 0; i < raw.len; i++)
         json_array_append_new(list, json_integer((unsigned char)raw.text[i]));
     mx_str_fini(&raw);

@@ -11,6 +11,7 @@
 #include "infer/pictures.h"
 #include "serve/adapters.h"
 #include "serve/field.h"
+#include "serve/tool_calls.h"
 #include "text/jinja/chat_template.h"
 
 /* What calls are read by; does not change while the server runs. */
@@ -18,6 +19,7 @@ typedef struct {
     const mx_model_ref *model;
     const mx_tokenizer *tokenizer;
     const mx_chat_template *chat; /* NULL: none */
+    const mx_call_form *calls;    /* how the model writes calls of tools */
     const mx_image_processor *images; /* of the family; NULL: there are none in requests */
     int64_t most_images, most_pixels; /* of a request; of one image */
     const char *name;             /* of the model, in answers */
@@ -41,6 +43,8 @@ typedef struct {
     int64_t n_ids;  /* tokens whose ids are out, */
     int64_t scored; /* and tokens with log-probabilities that are out, */
     int64_t offset; /* so many characters of them */
+    int64_t n_timed; /* tokens that were there when it last had something new, */
+    double timed_at; /* then */
     bool begun, done;
     double score;  /* its tokens' log-probability, mean; where the best are chosen */
     int n_blocks;  /* of content that are out, in a stream of messages */
@@ -55,6 +59,7 @@ typedef struct {
 /* An endpoint that the engine works for. */
 typedef struct {
     const char *path, *id_prefix, *object, *chunk_object;
+    bool counts; /* nothing but the prompt's tokens is asked for, and they may be any number */
     /* The request as one of chat completions, where it has another form; NULL: as it is. */
     json_t *(*convert)(mx_fields *f);
     /* Reads what is its own: prompts, how many log-probabilities. Errors stay in the fields. */
@@ -71,6 +76,7 @@ typedef struct {
     void (*error)(mx_str *out, const mx_api_error *e); /* NULL: as OpenAI's */
 } mx_api;
 extern const mx_api mx_api_completions, mx_api_chat, mx_api_embeddings, mx_api_messages;
+extern const mx_api mx_api_count_chat, mx_api_count_messages;
 
 struct mx_api_call {
     const mx_served *served;
@@ -89,6 +95,7 @@ struct mx_api_call {
     const mx_pattern *pattern; /* that answers must match; NULL: any */
     json_t *tools;             /* functions that the model may call; owns; NULL: none */
     bool forced;               /* it must */
+    bool one_call;             /* at most one of them */
     mx_tokens *prompts;
     const char **texts; /* of the prompts, for echo; NULL where they were given as ids */
     int n_prompts;
@@ -128,7 +135,11 @@ void mx_api_call_fail(mx_api_call *c, mx_status why, int *status, mx_str *out);
 /* The name that a token goes by in log-probabilities: its text, or "bytes:\xe2" where it is none.
  */
 json_t *mx_token_name(const mx_served *s, int32_t id);
+/* A token's bytes. */
+void mx_token_raw(const mx_served *s, int32_t id, mx_str *out);
 json_t *mx_token_byte_list(const mx_served *s, int32_t id);
 const char *mx_finish_name(const mx_request *r);
+/* What ended it: a stop text, a token's id, null. */
+json_t *mx_stop_reason(const mx_request *r);
 
 #endif

@@ -10,14 +10,56 @@ enum { MOST_TOP = 20 };
 
 /* The prompt's tokens: images stand where the template says. */
 static mx_status encode(mx_api_call *c, const mx_pictures *pictures, const mx_str *text,
-                        mx_tokens *out)
+                        bool add_special, mx_tokens *out)
 {
     const mx_served *s = c->served;
-    mx_encode_options marks = {.special_in_text = MX_SPECIAL_PARSE};
+    mx_encode_options marks = {.add_special = add_special, .special_in_text = MX_SPECIAL_PARSE};
     if (!pictures->n)
         return mx_tokenizer_encode(s->tokenizer, mx_str_text(text), text->len, &marks, out);
-    MX_TRY(mx_pictures_encode(pictures, s->tokenizer, mx_str_text(text), text->len, false, out));
+    MX_TRY(mx_pictures_encode(pictures, s->tokenizer, mx_str_text(text), text->len,
+                              add_special, out));
     return mx_image_set_new(&c->o.images, &s->model->spec, pictures->pixels, pictures->n_images);
+}
+
+/* Clients send the arguments of calls as texts, templates are written for objects, as in
+ * transformers. A copy of the messages with objects, or NULL where there are no such calls. */
+static json_t *with_objects(const json_t *messages)
+{
+    size_t i, k;
+    json_t *m, *call, *out = json_deep_copy(messages);
+    bool any = false;
+    json_array_foreach(out, i, m) json_array_foreach(json_object_get(m, "tool_calls"), k, call)
+    {
+        json_t *function = json_object_get(call, "function");
+        const json_t *text = json_object_get(function, "arguments");
+        json_t *object = json_is_string(text) ? json_loadb(json_string_value(text),
+                                                           json_string_length(text), 0, NULL)
+                                              : NULL;
+        any |= json_is_object(object);
+        if (json_is_object(object))
+            json_object_set(function, "arguments", object);
+        json_decref(object);
+    }
+    if (any)
+        return out;
+    json_decref(out);
+    return NULL;
+}
+
+/* Templates that put the arguments into a text (DeepSeek's) get them as they came. */
+static mx_status render(const mx_served *s, const json_t *messages, mx_chat_options o, mx_str *out)
+{
+    json_t *objects = with_objects(messages);
+    mx_status st = MX_OK;
+    if (objects)
+        st = mx_messages_render(objects, s->chat, s->tokenizer, o, out);
+    if (!objects || st) {
+        mx_status_free(st);
+        mx_str_clear(out);
+        st = mx_messages_render(messages, s->chat, s->tokenizer, o, out);
+    }
+    json_decref(objects);
+    return st;
 }
 
 static void read_messages(mx_api_call *c, mx_fields *f, json_t *messages,
@@ -37,9 +79,9 @@ static void read_messages(mx_api_call *c, mx_fields *f, json_t *messages,
                          .variables = variables};
     mx_str text = {0};
     mx_tokens t = {0};
-    mx_status st = mx_messages_render(messages, c->served->chat, c->served->tokenizer, o, &text);
+    mx_status st = render(c->served, messages, o, &text);
     if (!st)
-        st = encode(c, &pictures, &text, &t);
+        st = encode(c, &pictures, &text, mx_field_bool(f, "add_special_tokens", false), &t);
     mx_pictures_close(&pictures);
     if (st)
         mx_field_wrong(f, "messages", "do not go through the chat template: %s",
@@ -62,6 +104,8 @@ static void refuse(mx_fields *f)
                                          "web_search_options"};
     const json_t *kinds = mx_field_get(f, "modalities"), *kind;
     size_t i;
+    if (kinds && !json_is_array(kinds))
+        mx_field_wrong(f, "modalities", "must be a list, not %s", mx_json_kind(kinds));
     for (i = 0; i < sizeof fields / sizeof *fields; i++) {
         const json_t *v = mx_field_get(f, fields[i]);
         bool empty = json_is_array(v) && !json_array_size(v);
@@ -157,7 +201,7 @@ static json_t *logprobs_of(const mx_part *p, int64_t from, int64_t to)
         json_object_set_new(one, "top_logprobs", tops);
         json_array_append_new(content, one);
     }
-    return json_pack("{s:o}", "content", content);
+    return json_pack("{s:o, s:n}", "content", content, "refusal");
 }
 
 /* An answer that has ended by itself, and has calls, has ended for them. */
@@ -172,14 +216,14 @@ static json_t *whole(const mx_part *p)
     size_t n;
     json_t *calls = mx_tools_calls(p, &n), *message;
     bool any = json_array_size(calls) > 0;
-    message = json_pack("{s:s, s:o}", "role", "assistant", "content",
+    message = json_pack("{s:s, s:n, s:o}", "role", "assistant", "refusal", "content",
                         any && !n ? json_null() : json_stringn(mx_str_text(&r->reply.text), n));
     if (any)
         json_object_set(message, "tool_calls", calls);
     json_decref(calls);
-    return json_pack("{s:i, s:o, s:o, s:s?}", "index", p->index, "message", message, "logprobs",
-                     logprobs_of(p, r->n_prompt, r->n_prompt + r->n_text), "finish_reason",
-                     finish_of(p, any));
+    return json_pack("{s:i, s:o, s:o, s:s?, s:o}", "index", p->index, "message", message,
+                     "logprobs", logprobs_of(p, r->n_prompt, r->n_prompt + r->n_text),
+                     "finish_reason", finish_of(p, any), "stop_reason", mx_stop_reason(r));
 }
 
 static json_t *first(const mx_part *p)
@@ -229,6 +273,8 @@ static json_t *piece(mx_part *p, bool last)
         json_object_set_new(delta, "tool_calls", calls);
     json_t *o = json_pack("{s:i, s:o, s:o, s:s?}", "index", p->index, "delta", delta, "logprobs",
                           logprobs_of(p, p->scored, to), "finish_reason", finish_of(p, any));
+    if (last)
+        json_object_set_new(o, "stop_reason", mx_stop_reason(r));
     p->sent += n;
     p->scored = to;
     return o;
@@ -242,3 +288,6 @@ const mx_api mx_api_chat = {.path = "/v1/chat/completions",
                             .first = first,
                             .whole = whole,
                             .piece = piece};
+
+const mx_api mx_api_count_chat = {
+    .path = "/tokenize", .id_prefix = "tok-", .counts = true, .read = mx_chat_read};

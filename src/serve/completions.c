@@ -29,7 +29,8 @@ static bool read_ids(mx_fields *f, const char *field, const json_t *list, mx_tok
 static void read_prompt(mx_api_call *c, mx_fields *f, const char *field, const json_t *p)
 {
     mx_tokens t = {0};
-    mx_encode_options o = {.add_special = true, .special_in_text = MX_SPECIAL_PARSE};
+    mx_encode_options o = {.add_special = mx_field_bool(f, "add_special_tokens", true),
+                           .special_in_text = MX_SPECIAL_PARSE};
     bool text = json_is_string(p), read = true;
     if (text) {
         mx_status st = mx_tokenizer_encode(c->served->tokenizer, json_string_value(p),
@@ -108,13 +109,32 @@ static json_t *top_of(const mx_part *p, int64_t t)
     return top;
 }
 
-/* Characters, not bytes. */
-static int64_t length_of(const json_t *name)
+static bool starts_with(const char *text, const char *with, size_t n)
 {
-    int64_t n = 0;
-    for (const char *s = json_string_value(name); *s; s++)
-        n += (*s & 0xc0) != 0x80;
-    return n;
+    return strncmp(text, with, n) == 0;
+}
+
+/* Moves *offset over the characters that begin in token t. Special tokens have some where they are
+ * shown, and where they stand in `text`, what is left of the echoed prompt; NULL: it has none. A
+ * space that the tokenizer puts before a text has none there. */
+static void pass_token(const mx_part *p, int64_t t, const char **text, int64_t *offset)
+{
+    const mx_api_call *c = p->call;
+    int32_t id = p->r->tokens.ids[t];
+    mx_str bytes = {0};
+    mx_token_raw(c->served, id, &bytes);
+    const char *raw = mx_str_text(&bytes);
+    size_t n = bytes.len;
+    bool given = *text && t < p->r->n_prompt, found = given && starts_with(*text, raw, n);
+    if (!found && mx_tokenizer_is_special(c->served->tokenizer, id))
+        n = t >= p->r->n_prompt && c->o.show_special ? n : 0;
+    else if (given && !found && *raw == ' ' && starts_with(*text, raw + 1, n - 1))
+        raw++, n--;
+    for (size_t i = 0; i < n; i++)
+        *offset += (raw[i] & 0xc0) != 0x80;
+    if (given)
+        *text += strnlen(*text, n);
+    mx_str_fini(&bytes);
 }
 
 /* Tokens [from, to); *offset: characters before them. */
@@ -123,10 +143,11 @@ static json_t *logprobs_of(const mx_part *p, int64_t from, int64_t to, int64_t *
     const mx_request *r = p->r;
     json_t *tokens = json_array(), *values = json_array(), *tops = json_array();
     json_t *offsets = json_array();
+    const char *text = from == 0 ? p->call->texts[p->prompt] : NULL;
     for (int64_t t = from; t < to; t++) {
         json_t *name = mx_token_name(p->call->served, r->tokens.ids[t]);
         json_array_append_new(offsets, json_integer(*offset));
-        *offset += length_of(name);
+        pass_token(p, t, &text, offset);
         json_array_append_new(tokens, name);
         json_array_append_new(values, number(r->log_prob[t]));
         json_array_append_new(tops, isnan(r->log_prob[t]) ? json_null() : top_of(p, t));
@@ -150,16 +171,10 @@ static void add_echo(const mx_part *p, mx_str *out)
 static json_t *choice_of(const mx_part *p, const mx_str *text, json_t *logprobs)
 {
     const mx_request *r = p->r;
-    const char *stop = r->reply.stopped_by >= 0 ? r->reply.stop[r->reply.stopped_by] : NULL;
-    json_t *o = json_pack("{s:i, s:o, s:o, s:s?}", "index", p->index, "text",
-                          json_stringn(mx_str_text(text), text->len), "logprobs",
-                          logprobs ? logprobs : json_null(), "finish_reason", mx_finish_name(r));
-    if (stop)
-        json_object_set_new(o, "stop_reason", json_string(stop));
-    else
-        json_object_set_new(o, "stop_reason",
-                            r->stop_id >= 0 ? json_integer(r->stop_id) : json_null());
-    return o;
+    return json_pack("{s:i, s:o, s:o, s:s?, s:o}", "index", p->index, "text",
+                     json_stringn(mx_str_text(text), text->len), "logprobs",
+                     logprobs ? logprobs : json_null(), "finish_reason", mx_finish_name(r),
+                     "stop_reason", mx_stop_reason(r));
 }
 
 static json_t *whole(const mx_part *p)

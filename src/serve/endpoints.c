@@ -18,7 +18,18 @@ static void answer_json(mx_exchange *x, json_t *doc)
 static void answer_error(mx_exchange *x, const char *message, const char *param)
 {
     x->status = 400;
-    mx_error_object(&x->out, NULL, &(mx_api_error){400, message, param, "invalid_value"});
+    mx_error_object(&x->out, mx_api_of_path(x->path),
+                    &(mx_api_error){400, message, param, "invalid_value"});
+}
+
+static void answer_no_model(mx_exchange *x, const char *name)
+{
+    mx_str why = {0};
+    mx_str_addf(&why, "`%s` does not exist here; `%s` does", name, x->server->served->name);
+    x->status = 404;
+    mx_error_object(&x->out, NULL,
+                    &(mx_api_error){404, mx_str_text(&why), "model", "model_not_found"});
+    mx_str_fini(&why);
 }
 
 static void health(mx_exchange *x)
@@ -55,9 +66,10 @@ static void list_model(listing *l, const char *name, const char *parent)
                            (json_int_t)l->served->max_length, "input_modalities", takes));
 }
 
-static void list_adapter(void *ctx, const char *name)
+static void list_adapter(void *ctx, const char *name, int64_t calls)
 {
     listing *l = ctx;
+    (void)calls;
     list_model(l, name, l->served->name);
 }
 
@@ -88,12 +100,7 @@ static void model(mx_exchange *x)
         answer_json(x, found);
         return;
     }
-    mx_str why = {0};
-    mx_str_addf(&why, "`%s` does not exist here; `%s` does", name, l.served->name);
-    x->status = 404;
-    mx_error_object(&x->out, NULL,
-                    &(mx_api_error){404, mx_str_text(&why), "model", "model_not_found"});
-    mx_str_fini(&why);
+    answer_no_model(x, name);
 }
 
 static mx_engine_counts counts_of(mx_server *s, mx_server_metrics *m)
@@ -111,7 +118,8 @@ static void metrics(mx_exchange *x)
     mx_server_metrics m;
     mx_engine_counts c = counts_of(x->server, &m);
     x->status = 200;
-    mx_server_metrics_print(&m, &c, x->server->served->name, &x->out);
+    const mx_served *served = x->server->served;
+    mx_server_metrics_print(&m, &c, served->name, served->adapters, &x->out);
 }
 
 static void load(mx_exchange *x)
@@ -146,52 +154,80 @@ static json_t *body_of(mx_exchange *x)
     return NULL;
 }
 
-static mx_status text_of(const mx_served *s, mx_fields *f, mx_str *text, mx_encode_options *o)
+/* A model that is named must be there, as for the endpoints of the engine. */
+static bool model_is_here(mx_exchange *x, const json_t *doc)
 {
-    const json_t *messages = mx_field_get(f, "messages");
-    const char *prompt = mx_field_text(f, "prompt", NULL);
-    *o = (mx_encode_options){.add_special = mx_field_bool(f, "add_special_tokens", !messages),
-                             .special_in_text = MX_SPECIAL_PARSE};
-    mx_chat_options co = {.add_generation_prompt = mx_field_bool(f, "add_generation_prompt", true)};
-    if (f->param)
-        return MX_OK;
-    if (!messages && !prompt)
-        return mx_fail(MX_USAGE, "`prompt` or `messages` must be given");
-    if (prompt)
-        mx_str_add(text, prompt);
-    if (prompt)
-        return MX_OK;
-    if (!s->chat)
-        return mx_fail(MX_USAGE, "`messages` need a chat template, and this model has none");
-    MX_TRY(mx_messages_check(messages));
-    return mx_messages_render(messages, s->chat, s->tokenizer, co, text);
+    const mx_served *s = x->server->served;
+    mx_fields f = {.object = doc};
+    const char *name = mx_field_text(&f, "model", s->name);
+    int64_t held = 0;
+    bool here = strcmp(name, s->name) == 0;
+    if (!here && s->adapters)
+        mx_adapter_names_release(s->adapters, held = mx_adapter_names_hold(s->adapters, name));
+    here |= held > 0;
+    if (f.param)
+        answer_error(x, mx_str_text(&f.why), f.param);
+    else if (!here)
+        answer_no_model(x, name);
+    here &= !f.param;
+    mx_fields_fini(&f);
+    return here;
+}
+
+static void answer_ids(mx_exchange *x, const mx_tokens *t)
+{
+    json_t *ids = json_array();
+    for (int64_t i = 0; i < t->n; i++)
+        json_array_append_new(ids, json_integer(t->ids[i]));
+    answer_json(x, json_pack("{s:I, s:I, s:o}", "count", (json_int_t)t->n, "max_model_len",
+                             (json_int_t)x->server->served->max_length, "tokens", ids));
+}
+
+static void tokenize_prompt(mx_exchange *x, mx_fields *f)
+{
+    const mx_served *s = x->server->served;
+    const json_t *prompt = mx_field_get(f, "prompt");
+    mx_tokens t = {0};
+    mx_encode_options o = {.add_special = mx_field_bool(f, "add_special_tokens", true),
+                           .special_in_text = MX_SPECIAL_PARSE};
+    if (!prompt)
+        mx_field_wrong(f, "prompt", "or `messages` must be given");
+    mx_field_text(f, "prompt", NULL);
+    mx_status st = f->param ? MX_OK
+                            : mx_tokenizer_encode(s->tokenizer, json_string_value(prompt),
+                                                  json_string_length(prompt), &o, &t);
+    if (st || f->param)
+        answer_error(x, f->param ? mx_str_text(&f->why) : mx_status_text(st), f->param);
+    else
+        answer_ids(x, &t);
+    mx_status_free(st);
+    mx_tokens_fini(&t);
+}
+
+/* A request read as the endpoint's, for its prompt alone. False: an error has been answered. */
+static bool read_prompt(mx_exchange *x, const mx_api *api, mx_api_call *c)
+{
+    return mx_api_call_read(c, x->server->served, api, mx_str_text(&x->body), x->body.len,
+                            &x->status, &x->out);
 }
 
 static void tokenize(mx_exchange *x)
 {
-    const mx_served *s = x->server->served;
-    json_t *doc = body_of(x), *ids;
+    mx_api_call c;
+    json_t *doc = body_of(x);
     if (!doc)
         return;
     mx_fields f = {.object = doc};
-    mx_str text = {0};
-    mx_tokens t = {0};
-    mx_encode_options o;
-    mx_status st = text_of(s, &f, &text, &o);
-    if (!st && !f.param)
-        st = mx_tokenizer_encode(s->tokenizer, mx_str_text(&text), text.len, &o, &t);
-    if (st || f.param) {
-        answer_error(x, f.param ? mx_str_text(&f.why) : mx_status_text(st), f.param);
-    } else {
-        ids = json_array();
-        for (int64_t i = 0; i < t.n; i++)
-            json_array_append_new(ids, json_integer(t.ids[i]));
-        answer_json(x, json_pack("{s:I, s:I, s:o}", "count", (json_int_t)t.n, "max_model_len",
-                                 (json_int_t)s->max_length, "tokens", ids));
+    bool prompt = mx_field_get(&f, "prompt"), messages = mx_field_get(&f, "messages");
+    if (prompt && messages) {
+        answer_error(x, "`prompt` and `messages` do not go together", "prompt");
+    } else if (!messages) {
+        if (model_is_here(x, doc))
+            tokenize_prompt(x, &f);
+    } else if (read_prompt(x, &mx_api_count_chat, &c)) {
+        answer_ids(x, &c.prompts[0]);
+        mx_api_call_fini(&c);
     }
-    mx_status_free(st);
-    mx_tokens_fini(&t);
-    mx_str_fini(&text);
     mx_fields_fini(&f);
     json_decref(doc);
 }
@@ -202,6 +238,10 @@ static void detokenize(mx_exchange *x)
     json_t *doc = body_of(x);
     if (!doc)
         return;
+    if (!model_is_here(x, doc)) {
+        json_decref(doc);
+        return;
+    }
     mx_fields f = {.object = doc};
     mx_arena a = {0};
     mx_str text = {0};
@@ -269,19 +309,10 @@ static void unload_adapter(mx_exchange *x)
 static void count_tokens(mx_exchange *x)
 {
     mx_api_call c;
-    mx_str text = {0};
-    json_t *doc = body_of(x);
-    if (!doc)
+    if (!read_prompt(x, &mx_api_count_messages, &c))
         return;
-    if (!json_object_get(doc, "max_tokens")) /* it is not asked for here */
-        json_object_set_new(doc, "max_tokens", json_integer(1));
-    mx_json_add(&text, doc);
-    if (mx_api_call_read(&c, x->server->served, &mx_api_messages, mx_str_text(&text), text.len,
-                         &x->status, &x->out)) {
-        answer_json(x, json_pack("{s:I}", "input_tokens", (json_int_t)c.prompt_tokens));
-        mx_api_call_fini(&c);
-    }
-    mx_str_fini(&text);
+    answer_json(x, json_pack("{s:I}", "input_tokens", (json_int_t)c.prompt_tokens));
+    mx_api_call_fini(&c);
 }
 
 #define JSON "application/json"

@@ -92,6 +92,8 @@ void mx_api_call_read_form(mx_api_call *c, mx_fields *f)
     static void (*const read[])(mx_api_call *, mx_fields *, const char *,
                                 const json_t *) = {read_schema, read_regex, read_choice};
     static const char own[] = "structured_outputs";
+    /* vLLM's names for the same before structured_outputs */
+    static const char *const guided[] = {"guided_json", "guided_regex", "guided_choice"};
     const json_t *format = mx_field_get(f, "response_format"), *more = mx_field_get(f, own);
     if (format)
         read_response_format(c, f, format);
@@ -107,4 +109,11 @@ void mx_api_call_read_form(mx_api_call *c, mx_fields *f)
         }
     if (!known)
         mx_field_wrong(f, own, "must have one of json, regex and choice");
+    for (int i = 0; i < 3; i++) {
+        const json_t *v = mx_field_get(f, guided[i]);
+        if (v && (format || more || c->pattern))
+            mx_field_wrong(f, guided[i], "does not go with another form of the answer");
+        else if (v && !f->param)
+            read[i](c, f, guided[i], v);
+    }
 }

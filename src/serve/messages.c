@@ -54,7 +54,7 @@ static json_t *image_of(const json_t *block)
 
 static json_t *call_of(const json_t *block)
 {
-    char *input = json_dumps(json_object_get(block, "input"), JSON_COMPACT);
+    char *input = mx_json_compact(json_object_get(block, "input"));
     json_t *call = json_pack("{s:s, s:s, s:{s:s, s:s}}", "id", text_of(block, "id"), "type",
                              "function", "function", "name", text_of(block, "name"), "arguments",
                              input ? input : "{}");
@@ -189,15 +189,26 @@ static json_t *choice_of(mx_fields *f)
     return NULL;
 }
 
-static json_t *convert(mx_fields *f)
+/* Thoughts are not told from the answer here. */
+static void check_thinking(mx_fields *f)
+{
+    const json_t *v = mx_field_get(f, "thinking");
+    const char *type = text_of(v, "type");
+    if (v && strcmp(type, "disabled") != 0)
+        mx_field_wrong(f, "thinking", strcmp(type, "enabled") == 0 ||
+                                              strcmp(type, "adaptive") == 0
+                                          ? "is not supported: give {\"type\": \"disabled\"}"
+                                          : "must be an object with the type disabled");
+}
+
+static json_t *convert_fields(mx_fields *f)
 {
     static const char *const same[] = {"model", "max_tokens", "temperature", "top_p", "top_k",
-                                       "stream", "seed", "cache_salt", "ignore_eos"};
+                                       "stream", "seed", "cache_salt", "ignore_eos",
+                                       "metadata"};
     json_t *out = json_object(), *tools, *choice;
     mx_arena scratch = {0};
     const char *const *stops;
-    if (!mx_field_get(f, "max_tokens"))
-        mx_field_wrong(f, "max_tokens", "must be given: tokens of the answer at most");
     mx_field_texts(f, "stop_sequences", &scratch, &stops, 64);
     mx_arena_fini(&scratch);
     for (size_t i = 0; i < sizeof same / sizeof *same; i++)
@@ -205,12 +216,25 @@ static json_t *convert(mx_fields *f)
             json_object_set(out, same[i], (json_t *)mx_field_get(f, same[i]));
     if (mx_field_get(f, "stop_sequences"))
         json_object_set(out, "stop", (json_t *)mx_field_get(f, "stop_sequences"));
+    check_thinking(f);
+    const json_t *serial = json_object_get(mx_field_get(f, "tool_choice"),
+                                           "disable_parallel_tool_use");
+    if (serial && !json_is_boolean(serial))
+        mx_field_wrong(f, "tool_choice", "has a disable_parallel_tool_use that is no boolean");
+    json_object_set_new(out, "parallel_tool_calls", json_boolean(!json_is_true(serial)));
     json_object_set_new(out, "messages", messages_of(f));
     if ((tools = tools_of(f)))
         json_object_set_new(out, "tools", tools);
     if ((choice = choice_of(f)))
         json_object_set_new(out, "tool_choice", choice);
     return out;
+}
+
+static json_t *convert(mx_fields *f)
+{
+    if (!mx_field_get(f, "max_tokens"))
+        mx_field_wrong(f, "max_tokens", "must be given: tokens of the answer at most");
+    return convert_fields(f);
 }
 
 /* --- writing --- */
@@ -367,3 +391,10 @@ const mx_api mx_api_messages = {.path = "/v1/messages",
                                 .read = mx_chat_read,
                                 .write = write,
                                 .error = error};
+
+const mx_api mx_api_count_messages = {.path = "/v1/messages/count_tokens",
+                                      .id_prefix = "msg_",
+                                      .counts = true,
+                                      .convert = convert_fields,
+                                      .read = mx_chat_read,
+                                      .error = error};

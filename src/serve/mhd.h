@@ -15,7 +15,7 @@
     F(get_connection_info)                                                                         \
     F(queue_response) F(create_response_from_buffer) F(create_response_from_callback)              \
         F(destroy_response) F(add_response_header) F(lookup_connection_value)                      \
-            F(suspend_connection) F(resume_connection)
+            F(get_connection_values) F(suspend_connection) F(resume_connection)
 
 #define MX_MHD_MEMBER(name) __typeof__(&MHD_##name) name;
 typedef struct {

@@ -68,7 +68,7 @@ static void drop(mx_server *s, mx_exchange *x, bool gone)
         if (!r)
             continue;
         pthread_mutex_lock(&s->lock);
-        mx_server_metrics_add(&s->metrics, r, gone && !r->finish);
+        mx_server_metrics_add(&s->metrics, r, x->call.o.max_new, gone && !r->finish);
         pthread_mutex_unlock(&s->lock);
         mx_engine_cancel(s->engine, r);
         x->call.part[i].r = NULL;
@@ -117,6 +117,9 @@ static void admit(mx_server *s, mx_exchange *x)
     }
     x->next = s->calls;
     s->calls = x;
+    pthread_mutex_lock(&s->lock);
+    mx_server_metrics_call(&s->metrics, c->n);
+    pthread_mutex_unlock(&s->lock);
     for (int i = 0; i < c->n_parts && !st; i++) {
         mx_part *p = &c->part[i];
         mx_request_options o = c->o;
@@ -148,6 +151,9 @@ static void give_news(mx_server *s, mx_request *r)
         fail_call(s, x, why);
         return;
     }
+    pthread_mutex_lock(&s->lock);
+    mx_server_metrics_news(&s->metrics, r, &p->n_timed, &p->timed_at);
+    pthread_mutex_unlock(&s->lock);
     mx_str text = {0};
     bool done = mx_api_call_news(p->call, p, &text);
     mx_exchange_give(x, &text, 200, done);
@@ -156,7 +162,7 @@ static void give_news(mx_server *s, mx_request *r)
         drop(s, x, false);
     } else if (r->finish) { /* other answers of the call go on */
         pthread_mutex_lock(&s->lock);
-        mx_server_metrics_add(&s->metrics, r, false);
+        mx_server_metrics_add(&s->metrics, r, p->call->o.max_new, false);
         pthread_mutex_unlock(&s->lock);
         mx_engine_cancel(s->engine, r);
         p->r = NULL;
@@ -200,6 +206,8 @@ static mx_exchange *take_fresh(mx_server *s, bool idle)
     pthread_mutex_lock(&s->lock);
     mx_engine_counts now = mx_engine_count(s->engine);
     bool moved = idle || now.steps != s->counts.steps;
+    if (now.steps != s->counts.steps)
+        mx_server_metrics_step(&s->metrics, now.batch_tokens - s->counts.batch_tokens);
     s->counts = now;
     if (idle && !s->fresh) {
         struct timespec t = mx_clock_after(0.2);

@@ -16,6 +16,16 @@ enum { CONNECTIONS = 4096, CONNECTION_BYTES = 64 << 10, IDLE_S = 60, PIECE = 16 
 static const mx_api *const apis[] = {&mx_api_completions, &mx_api_chat, &mx_api_embeddings,
                                      &mx_api_messages};
 
+const mx_api *mx_api_of_path(const char *path)
+{
+    for (size_t i = 0; i < sizeof apis / sizeof *apis && path; i++) {
+        size_t n = strlen(apis[i]->path);
+        if (strncmp(apis[i]->path, path, n) == 0 && (path[n] == 0 || path[n] == '/'))
+            return apis[i];
+    }
+    return NULL;
+}
+
 /* --- answers --- */
 
 void mx_exchange_release(mx_exchange *x)
@@ -104,12 +114,10 @@ static enum MHD_Result queue_whole(mx_exchange *x, const char *type)
 static enum MHD_Result queue_error(mx_exchange *x, int status, const char *message,
                                    const char *code)
 {
-    const mx_api *api = NULL;
-    for (size_t i = 0; i < sizeof apis / sizeof *apis && x->path; i++)
-        api = strcmp(apis[i]->path, x->path) == 0 ? apis[i] : api;
     x->status = status;
     mx_str_clear(&x->out);
-    mx_error_object(&x->out, api, &(mx_api_error){status, message, NULL, code});
+    mx_error_object(&x->out, mx_api_of_path(x->path),
+                    &(mx_api_error){status, message, NULL, code});
     return queue_whole(x, "application/json");
 }
 
@@ -235,6 +243,23 @@ static enum MHD_Result route(mx_exchange *x, const char *method, const char *pat
                  : queue_error(x, 404, "there is nothing at this path", "not_found");
 }
 
+static enum MHD_Result count_length(void *ctx, enum MHD_ValueKind kind, const char *key,
+                                    const char *value)
+{
+    (void)kind, (void)value;
+    *(int *)ctx += strcasecmp(key, "Content-Length") == 0 ||
+                   strcasecmp(key, "Transfer-Encoding") == 0;
+    return MHD_YES;
+}
+
+/* With two lengths a proxy and this server could disagree where the next request begins. */
+static bool length_is_clear(const mx_exchange *x)
+{
+    int n = 0;
+    x->server->mhd.get_connection_values(x->connection, MHD_HEADER_KIND, count_length, &n);
+    return n <= 1;
+}
+
 static enum MHD_Result refuse_large(mx_exchange *x)
 {
     return queue_error(x, 413, "the body of the request is too large", "too_large");
@@ -254,6 +279,10 @@ static enum MHD_Result handle(void *ctx, struct MHD_Connection *connection, cons
         *x = (mx_exchange){
             .server = s, .connection = connection, .holders = 1, .began = mx_clock_now()};
         pthread_mutex_init(&x->lock, NULL);
+        x->path = url;
+        if (!length_is_clear(x))
+            return queue_error(x, 400, "the request says more than once how long its body is",
+                               "invalid_length");
         const char *length = header(x, "Content-Length"); /* checked by libmicrohttpd */
         if (length && strtoull(length, NULL, 10) > (unsigned long long)s->o.body_bytes)
             return refuse_large(x); /* before it is sent */
@@ -319,7 +348,7 @@ mx_status mx_http_start(mx_server *s)
         MHD_OPTION_EXTERNAL_LOGGER, say_nothing, NULL, MHD_OPTION_SOCK_ADDR, found->ai_addr,
         MHD_OPTION_NOTIFY_COMPLETED, complete, s, MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_CONNECTION_TIMEOUT,
-        IDLE_S, MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_END);
+        IDLE_S, MHD_OPTION_END);
     freeaddrinfo(found);
     if (!s->daemon)
         return mx_fail_errno(MX_DEVICE,

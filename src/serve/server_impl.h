@@ -52,6 +52,8 @@ struct mx_server {
 };
 
 /* server_http.c: the connection's side. */
+/* The endpoint of the engine at this path or above it; NULL: none. */
+const mx_api *mx_api_of_path(const char *path);
 mx_status mx_http_start(mx_server *s) MX_MUST_USE;
 void mx_http_stop(mx_server *s);
 /* Drops one reference; the last one frees. */

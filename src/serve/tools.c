@@ -2,8 +2,8 @@
  *
  * The template shows them to the model. A forced call (tool_choice required, or by name) is held to
  *     {"name": "NAME", "arguments": ARGUMENTS}
- * with the arguments' schema. A free one is what the model writes between <tool_call> and
- * </tool_call>, the form that most templates ask for; what stands before is text.
+ * with the arguments' schema. A free one is what the model writes in the form of its family
+ * (tool_calls.h); what stands before is text.
  */
 #include "serve/tools.h"
 
@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char OPEN[] = "<tool_call>", CLOSE[] = "</tool_call>", ARGUMENTS[] = "\"arguments\": ";
+static const char ARGUMENTS[] = "\"arguments\": ";
 
 /* --- reading --- */
 
@@ -104,7 +104,7 @@ void mx_tools_read(mx_api_call *c, mx_fields *f)
     const json_t *tools = mx_field_get(f, "tools"), *choice = mx_field_get(f, "tool_choice");
     const char *word = json_string_value(choice);
     const char *name = json_string_value(json_object_get(function_of(choice), "name"));
-    mx_field_bool(f, "parallel_tool_calls", true);
+    c->one_call = !mx_field_bool(f, "parallel_tool_calls", true);
     if (tools && !check_tools(f, tools))
         return;
     if (choice && !name &&
@@ -124,6 +124,11 @@ void mx_tools_read(mx_api_call *c, mx_fields *f)
     c->tools = json_deep_copy(tools);
     if (name || (word && strcmp(word, "required") == 0))
         force(c, f, name);
+    /* marks of calls that are special tokens are looked for in the text */
+    const mx_tokenizer *t = c->served->tokenizer;
+    int32_t mark = mx_tokenizer_find(t, c->served->calls->mark);
+    if (!c->forced && mark >= 0 && mx_tokenizer_is_special(t, mark))
+        c->o.show_special = true;
 }
 
 /* --- writing --- */
@@ -131,24 +136,15 @@ void mx_tools_read(mx_api_call *c, mx_fields *f)
 static json_t *tool_call(const mx_part *p, size_t i, const char *name, json_t *arguments)
 {
     char id[96];
-    snprintf(id, sizeof id, "call_%s_%d_%d", p->call->id, p->index, (int)i);
+    int n = p->call->served->calls->id_chars;
+    const char *own = p->call->id + strlen(p->call->api->id_prefix);
+    if (n) /* letters and digits */
+        snprintf(id, sizeof id, "%.*s%02x%02x", n - 4, own, (unsigned)p->index & 0xff,
+                 (unsigned)i & 0xff);
+    else
+        snprintf(id, sizeof id, "call_%s_%d_%d", p->call->id, p->index, (int)i);
     return json_pack("{s:s, s:s, s:{s:s, s:o}}", "id", id, "type", "function", "function", "name",
                      name, "arguments", arguments);
-}
-
-/* A whole call as the model writes it; NULL: it is none. */
-static json_t *parse_call(const mx_part *p, size_t i, const char *text, size_t n)
-{
-    json_t *doc = json_loadb(text, n, 0, NULL), *out = NULL;
-    const char *name = json_string_value(json_object_get(doc, "name"));
-    json_t *arguments = json_object_get(doc, "arguments");
-    if (name && (json_is_object(arguments) || json_is_string(arguments))) {
-        char *dumped = json_is_object(arguments) ? json_dumps(arguments, JSON_COMPACT) : NULL;
-        out = tool_call(p, i, name, dumped ? json_string(dumped) : json_incref(arguments));
-        mx_free(dumped);
-    }
-    json_decref(doc);
-    return out;
 }
 
 static void add_call(json_t *calls, json_t *call)
@@ -182,7 +178,7 @@ json_t *mx_tools_calls(const mx_part *p, size_t *n_text)
 {
     const mx_str *text = &p->r->reply.text;
     json_t *calls = json_array();
-    const char *all = mx_str_text(text), *at = all;
+    const char *all = mx_str_text(text);
     *n_text = text->len;
     if (p->call->forced) {
         char name[256];
@@ -193,33 +189,32 @@ json_t *mx_tools_calls(const mx_part *p, size_t *n_text)
         }
         return calls;
     }
-    while (p->call->tools && (at = strstr(at, OPEN))) {
-        const char *from = at + sizeof OPEN - 1, *end = strstr(from, CLOSE);
-        size_t n = end ? (size_t)(end - from) : strlen(from);
-        if (!json_array_size(calls))
-            *n_text = (size_t)(at - all);
-        add_call(calls, parse_call(p, json_array_size(calls), from, n));
-        at = from + n;
+    if (!p->call->tools)
+        return calls;
+    json_decref(calls);
+    json_t *read = mx_calls_read(p->call->served->calls, p->call->tools, all, text->len, n_text);
+    json_t *call;
+    size_t i;
+    calls = json_array();
+    json_array_foreach(read, i, call)
+    {
+        const char *name = json_string_value(json_object_get(call, "name"));
+        if (name && (i == 0 || !p->call->one_call))
+            add_call(calls, tool_call(p, i, name,
+                                      json_incref(json_object_get(call, "arguments"))));
     }
-    if (!json_array_size(calls))
-        *n_text = text->len;
+    json_decref(read);
     return calls;
 }
 
 size_t mx_tools_visible(const mx_part *p)
 {
-    const char *text = mx_str_text(&p->r->reply.text), *at;
     size_t n = p->r->reply.settled;
     if (p->call->forced)
         return 0;
-    if (!p->call->tools)
-        return n;
-    if ((at = strstr(text, OPEN)) && (size_t)(at - text) < n)
-        return (size_t)(at - text);
-    for (size_t k = sizeof OPEN - 2; k > 0; k--) /* may be the beginning of one */
-        if (k <= n && memcmp(text + n - k, OPEN, k) == 0)
-            return n - k;
-    return n;
+    return p->call->tools
+               ? mx_calls_before(p->call->served->calls, mx_str_text(&p->r->reply.text), n)
+               : n;
 }
 
 json_t *mx_tools_delta(mx_part *p, bool last)

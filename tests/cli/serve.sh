@@ -75,6 +75,8 @@ while [ $i -lt 8 ]; do
     echo "$got" | grep -qE '"content":"\{(\\"a\\": ?\\"[a-z]{1,3}\\", ?)?\\"b\\": ?(1|true)\}".*"finish_reason":"stop"' || say "a schema gave $got"
 done
 has 'a choice' '"text":"cab"' $c '{"prompt":"a","max_tokens":9,"structured_outputs":{"choice":["cab"]}}'
+has 'the older name of a form' '"text":"cab"' $c '{"prompt":"a","max_tokens":9,"guided_choice":["cab"]}'
+has 'another' '"text":"[7]"' $c '{"prompt":"a","max_tokens":9,"guided_json":{"const":[7]}}'
 tools='"tools":[{"type":"function","function":{"name":"look_up","parameters":{"type":"object","properties":{"n":{"enum":[7]}},"required":["n"]}}}]'
 has 'a forced call' '"content":null,"tool_calls":[{"id":"call_' $chat "{$hi,$tools,\"tool_choice\":\"required\",\"max_tokens\":80}"
 has 'its arguments' '"function":{"name":"look_up","arguments":"{\"n\":' $chat "{$hi,$tools,\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"look_up\"}},\"max_tokens\":80}"
@@ -84,6 +86,7 @@ echo "$got" | grep -qxE '\{\\"n\\": ?7\}' || say "arguments in a stream: $got"
 has 'a call cut short' '"finish_reason":"length"' $chat "{$hi,$tools,\"tool_choice\":\"required\",\"max_tokens\":20}"
 free='"structured_outputs":{"regex":"c<tool_call>[{]\"name\": \"look_up\", \"arguments\": [{]\"n\": 7[}][}]</tool_call>"}'
 has 'a free call' '"content":"c","tool_calls":[{"id":"call_' $chat "{$hi,$tools,$free,\"max_tokens\":80}"
+has 'one call at most' '"content":"c","tool_calls":[{"id":"call_' $chat "{$hi,$tools,$free,\"max_tokens\":80,\"parallel_tool_calls\":false}"
 has 'a free call in a stream' '"delta":{"tool_calls":[{"id":"call_' $chat "{$hi,$tools,$free,\"max_tokens\":80,\"stream\":true}"
 has 'what stands before it' '"delta":{"content":"c"}' $chat "{$hi,$tools,$free,\"max_tokens\":80,\"stream\":true}"
 
@@ -143,6 +146,10 @@ done
 # --- the rest of the server ---
 has 'tokenize' '"tokens":[10,11,39,40]' /tokenize '{"prompt":"hi ab"}'
 has 'tokenize messages' '"count":18' /tokenize '{"messages":[{"role":"user","content":"hi"}]}'
+has 'tokenize parts' '"count":18' /tokenize '{"messages":[{"role":"user","content":[{"type":"text","text":"h"},{"type":"text","text":"i"}]}]}'
+wrong 404 'does not exist' /tokenize '{"prompt":"a","model":"other"}'
+wrong 400 'do not go together' /tokenize '{"prompt":"a","messages":[{"role":"user","content":"hi"}]}'
+case $(post $m1/count_tokens '{') in '{"type":"error","error":{"type":"invalid_request_error"'*) ;; *) say "a wrong count: $(post $m1/count_tokens '{')" ;; esac
 has 'detokenize' '"prompt":"hi ab"' /detokenize '{"tokens":[10,11,39,40]}'
 get() { curl -s --max-time 60 "$url$1"; }
 case $(get /v1/models/model) in '{"id":"model"'*) ;; *) say "a model: $(get /v1/models/model)" ;; esac
@@ -150,7 +157,9 @@ case $(get /v1/models/none) in *model_not_found*) ;; *) say "no model: $(get /v1
 case $(curl -s -I --max-time 60 "$url/health") in *' 200 '*) ;; *) say "HEAD /health: $(curl -s -I --max-time 60 "$url/health")" ;; esac
 case $(get /v1/models) in *'"id":"model"'*'"max_model_len":200'*) ;; *) say "models: $(get /v1/models)" ;; esac
 [ "$(get /health)" = '{"status":"ok"}' ] || say "health: $(get /health)"
-case $(get /metrics) in *'vllm:prefix_cache_hits_total{model_name="model"} '[1-9]*'vllm:time_to_first_token_seconds_bucket{le="0.001"'*) ;; *) say "metrics: $(get /metrics)" ;; esac
+case $(get /metrics) in *'vllm:prefix_cache_hits_total{model_name="model"} '[1-9]*'vllm:time_to_first_token_seconds_bucket{le="0.001"'*'vllm:inter_token_latency_seconds_count{model_name="model"} '[1-9]*\
+*'vllm:request_time_per_output_token_seconds_count'*'vllm:request_inference_time_seconds_count'*'vllm:request_params_max_tokens_count'*\
+*'vllm:request_params_n_count'*'vllm:iteration_tokens_total_count{model_name="model"} '[1-9]*) ;; *) say "metrics: $(get /metrics)" ;; esac
 case $(get /) in '<!doctype html>'*) ;; *) say "no page" ;; esac
 
 # --- wrong requests ---
@@ -170,8 +179,11 @@ for f in '"temperature":-1' '"temperature":"a"' '"temperature":1e9' '"top_p":0' 
     '"max_tokens":-1' '"max_tokens":1.5' '"max_tokens":200' '"max_tokens":99999999999' '"max_tokens":0' '"min_tokens":-1' '"seed":1.5' \
     '"presence_penalty":3' '"frequency_penalty":-3' '"repetition_penalty":0' '"logit_bias":[]' '"logit_bias":{"a":1}' '"logit_bias":{"5":200}' \
     '"logit_bias":{"9999":1}' '"stop":5' '"stop":[""]' '"stop":[1]' '"stop_token_ids":[-1]' '"stop_token_ids":3' '"stream":1' '"echo":"yes"' \
-    '"logprobs":-1' '"logprobs":true' '"logprobs":100' '"suffix":"b"' '"best_of":0' '"n":3,"best_of":2' '"best_of":3,"stream":true' '"stream_options":{}' '"ignore_eos":0' '"user":1' '"cache_salt":1'; do
-    name=${f#\"}
+    '"logprobs":-1' '"logprobs":true' '"logprobs":100' '"suffix":"b"' '"best_of":0' '"n":3,"best_of":2' '"best_of":3,"stream":true' '"stream_options":{}' '"ignore_eos":0' '"user":1' '"cache_salt":1' \
+    '"max_tokens":3,"min_tokens":4' '"metadata":1' '"store":"a"' '"service_tier":3' '"guided_grammar":"a"' '"allowed_token_ids":[5]' '"bad_words":["a"]' \
+    '"use_beam_search":true' '"length_penalty":2' '"guided_regex":"("' '"add_special_tokens":"a"' '"truncate_prompt_tokens":3'; do
+    name=${f##*,\"} # of the last field
+    name=${name#\"}
     wrong 400 "${name%%\"*}" $c "{\"prompt\":\"a\",$f}"
 done
 wrong 400 'has 300 tokens' $c "{\"prompt\":\"$(printf 'a%.0s' $(seq 300))\"}"
@@ -209,6 +221,9 @@ wrong 413 'too large' $c "@$tmp/large"
 # A length that is too large is refused by the headers, before any of the body is there.
 [ "$(curl -s -m 10 -o "$tmp/body" -w '%{http_code}' -X POST -H 'Content-Length: 99999999999' "$url$c")" = 413 ] && grep -q 'too large' "$tmp/body" ||
     say 'a body of 99999999999 bytes was waited for'
+# Two lengths, which a proxy and a server could read differently.
+[ "$(curl -s -m 10 -o "$tmp/body" -w '%{http_code}' -H 'Transfer-Encoding: chunked' -H 'Content-Length: 3' "$url$c" -d '{"prompt":"a"}')" = 400 ] &&
+    grep -q 'how long its body is' "$tmp/body" || say "two lengths: $(cat "$tmp/body")"
 has 'after all of that' "\"content\":\"$text\"" $chat "{$hi,\"max_tokens\":12}"
 
 # --- a client that leaves is cancelled; requests under way end before the server does ---
@@ -270,6 +285,7 @@ start lora=plain=tests/fixtures/post/lora_plain max_loras=2 max_lora_rank=8 runt
 base=$(post $chat "{$user}" | said) plain=$(post $chat "{$user,\"model\":\"plain\"}" | said)
 [ "$base" = "$($maxc generate $m prompt='hello there' max_new_tokens=10 ignore_eos=true num_threads=1 format=json | sed 's/.*"text": *"\(.*\)", *"tokens.*/\1/; s/.*"text": *"\([^"]*\)".*/\1/')" ] || say "the model beside an adapter: $base"
 [ "$base" != "$plain" ] || say "the adapter changes nothing: $plain"
+case $(get /metrics) in *'vllm:lora_requests_info{max_lora="2",running_lora_adapters=""'*) ;; *) say "adapters in the metrics" ;; esac
 case $(get /v1/models) in *'"id":"base"'*'"id":"plain"'*'"parent":"base"'*) ;; *) say "models with adapters: $(get /v1/models)" ;; esac
 wrong 404 'does not exist' $chat "{$user,\"model\":\"all\"}"
 has 'loading' '"status":"ok"' /v1/load_lora_adapter '{"lora_name":"all","lora_path":"tests/fixtures/post/lora_all"}'
@@ -305,10 +321,24 @@ expect 2 'expected NAME=FOLDER' $maxc serve "$m" lora=somewhere
 expect 3 'no adapter' $maxc serve "$m" lora=a=/nowhere
 
 expect 5 'cannot listen' $maxc serve "$m" port=1 host=192.0.2.1
+start
+expect 5 'Address already in use' timeout 20 $maxc serve "$m" "port=${url##*:}"
+stop
 expect 2 'is no address' $maxc serve "$m" host=not.an.address.
 expect 2 'the model was made for 256' $maxc serve "$m" max_model_len=1000
 expect 2 'gpu_memory_utilization' $maxc serve "$m" gpu_memory_utilization=1.5
 expect 2 'speculative_tokens=0' $maxc serve tests/fixtures/models/qwen3-next tokenizer_path="$m" speculative_tokens=4
+
+# --- arguments of earlier calls are objects for the template; texts where it wants those ---
+called='{"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"{\"k\": 5}"}}]}]}'
+cp -r "$m" "$tmp/called" && m=$tmp/called
+for t in '{% for k, v in c.function.arguments|items %}{{ k }}-{{ v }}{% endfor %}' '{{ "<" + c.function.arguments + ">" }}'; do
+    printf '%s' "{% for m in messages %}{% for c in m.tool_calls %}$t{% endfor %}{% endfor %}" > "$m/chat_template.jinja"
+    start
+    got=$(post /detokenize "{\"tokens\":$(post /tokenize "$called" | sed 's/.*"tokens":\(.*\)}/\1/')}")
+    case $t$got in *items*'"k-5"}' | *+*'"<{\"k\": 5}>"}') ;; *) say "arguments in a template: $got" ;; esac
+    stop
+done
 
 # --- the engine under load ---
 expect 0 'output tokens per second' $maxc bench serve model_name=llama-15m requests=6 concurrency=3 input_tokens=20 output_tokens=5 num_threads=1

@@ -1,5 +1,10 @@
 """The official openai client against a server of ours. usage: openai_client.py URL MODEL"""
+import json
 import sys
+from typing import Literal, Optional
+
+import openai
+from pydantic import BaseModel
 from openai import OpenAI, BadRequestError, NotFoundError
 
 url, name = sys.argv[1:]
@@ -23,6 +28,39 @@ tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "ob
 called = client.chat.completions.create(model=name, messages=[{"role": "user", "content": "hello"}], tools=[tool],
                                         tool_choice="required", max_tokens=100)
 assert called.choices[0].message.tool_calls[0].function.name == "f", called
+assert called.choices[0].message.refusal is None and "x" in json.loads(called.choices[0].message.tool_calls[0].function.arguments)
+pieces, reason = "", None
+for chunk in client.chat.completions.create(model=name, messages=[{"role": "user", "content": "hello"}], tools=[tool], stream=True, seed=1,
+                                            tool_choice={"type": "function", "function": {"name": "f"}}, max_tokens=100):
+    for c in chunk.choices[0].delta.tool_calls or []:
+        pieces += c.function.arguments or ""
+    reason = chunk.choices[0].finish_reason or reason
+assert json.loads(pieces) == {"x": "a"} and reason == "tool_calls", (pieces, reason)
+# Calls go back with their arguments as text, and the result behind them.
+again = client.chat.completions.create(model=name, max_tokens=4, messages=[
+    {"role": "user", "content": "hello"}, called.choices[0].message.to_dict(),
+    {"role": "tool", "tool_call_id": called.choices[0].message.tool_calls[0].id, "content": "7"}])
+assert again.choices[0].message.content is not None
+
+
+# A schema by the client's own helper, from classes.
+class Item(BaseModel):
+    kind: Literal["tea", "coffee"]
+    cups: Optional[int]
+
+
+class Order(BaseModel):
+    items: list[Item]
+    paid: bool
+
+
+for seed in range(6):
+    try:
+        parsed = client.chat.completions.parse(model=name, messages=[{"role": "user", "content": "order"}], response_format=Order,
+                                               max_tokens=180, seed=seed)
+        assert isinstance(parsed.choices[0].message.parsed, Order), parsed
+    except openai.LengthFinishReasonError:
+        pass  # random weights may not come to an end
 vectors = client.embeddings.create(model=name, input=["hello", "there"]).data
 assert len(vectors) == 2 and abs(sum(x * x for x in vectors[0].embedding) - 1) < 1e-3
 for error, call in ((BadRequestError, dict(model=name, prompt="a", temperature=-1)), (NotFoundError, dict(model="other", prompt="a"))):

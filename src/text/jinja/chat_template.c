@@ -27,6 +27,8 @@ mx_status mx_chat_template_open_n(mx_chat_template **out, const char *text, size
                        MAX_TEMPLATE_BYTES);
     mx_chat_template *t = MX_NEW(&own, mx_chat_template);
     t->arena = own; /* the template lives in its own arena */
+    char *copy = mx_arena_alloc(&t->arena, n + 1); /* zeroed */
+    t->text = memcpy(copy, text, n);
     /* names the interpreter binds itself, at fixed places */
     static const char *const special[] = {"loop", "caller", "varargs", "kwargs"};
     for (int i = 0; i < 4; i++)
@@ -59,6 +61,11 @@ void mx_chat_template_close(mx_chat_template *t)
 bool mx_chat_template_has_generation(const mx_chat_template *t)
 {
     return t->has_generation;
+}
+
+const char *mx_chat_template_text(const mx_chat_template *t)
+{
+    return t ? t->text : NULL;
 }
 
 void mx_chat_spans_fini(mx_chat_spans *s)

@@ -67,6 +67,9 @@ void mx_chat_template_close(mx_chat_template *t);
 /* Whether the template marks what the assistant wrote. Without marks, spans stay empty. */
 bool mx_chat_template_has_generation(const mx_chat_template *t);
 
+/* The template itself, as it was opened; NULL where t is NULL. */
+const char *mx_chat_template_text(const mx_chat_template *t);
+
 /* Appends to `out`. `messages` is an array of objects; `spans` may be NULL. */
 mx_status mx_chat_render(const mx_chat_template *t, const json_t *messages,
                          const mx_chat_options *o, mx_str *out, mx_chat_spans *spans) MX_MUST_USE;

@@ -209,6 +209,7 @@ struct mx_chat_template {
     const char **names; /* interned */
     int n_names, cap_names;
     bool has_generation;
+    const char *text; /* as it was opened */
 };
 
 /* --- lexer --- */
