@@ -12,7 +12,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <termios.h>
@@ -20,7 +19,7 @@
 
 enum { MOST_LINES = 500, END = -1 };
 /* Keys that are no characters; control characters are themselves. */
-enum { UP = 256, DOWN, RIGHT, LEFT, HOME, FIRST_END, DELETE, PASTE, PASTED, OTHER };
+enum { UP = 256, DOWN, RIGHT, LEFT, HOME, LINE_END, DELETE, PASTE, PASTED, OTHER };
 
 typedef struct {
     const char *prompt;
@@ -61,10 +60,10 @@ static int escape_key(void)
     case 'C': return RIGHT;
     case 'D': return LEFT;
     case 'H': return HOME;
-    case 'F': return FIRST_END;
+    case 'F': return LINE_END;
     case '~':
         return n == 1 || n == 7     ? HOME
-               : n == 4 || n == 8   ? FIRST_END
+               : n == 4 || n == 8   ? LINE_END
                : n == 3             ? DELETE
                : n == 200           ? PASTE
                : n == 201           ? PASTED
@@ -220,7 +219,7 @@ static bool edit(editor *e, const mx_line_history *h, int key)
     case RIGHT: case CTRL('F'): e->at = after(s, e->at); return true;
     case LEFT: case CTRL('B'): e->at = before(s, e->at); return true;
     case HOME: case CTRL('A'): e->at = 0; return true;
-    case FIRST_END: case CTRL('E'): e->at = s->len; return true;
+    case LINE_END: case CTRL('E'): e->at = s->len; return true;
     case 127: case CTRL('H'): cut(e, before(s, e->at), e->at); return true;
     case DELETE: case CTRL('D'): cut(e, e->at, after(s, e->at)); return true;
     case CTRL('K'): cut(e, e->at, s->len); return true;
@@ -261,11 +260,11 @@ static void remember(mx_line_history *h, const char *line)
     if (!*line || (h->n && strcmp(h->line[h->n - 1], line) == 0))
         return;
     if (h->n == MOST_LINES) {
-        free(h->line[0]);
+        mx_free(h->line[0]);
         memmove(h->line, h->line + 1, sizeof *h->line * (size_t)--h->n);
     }
     h->line = mx_realloc(h->line, sizeof *h->line * (size_t)(h->n + 1));
-    h->line[h->n++] = strdup(line);
+    h->line[h->n++] = mx_strdup(line);
 }
 
 bool mx_line_read(mx_line_history *h, const char *prompt, mx_str *out)
@@ -297,7 +296,7 @@ bool mx_line_read(mx_line_history *h, const char *prompt, mx_str *out)
 void mx_line_history_fini(mx_line_history *h)
 {
     for (int i = 0; i < h->n; i++)
-        free(h->line[i]);
+        mx_free(h->line[i]);
     mx_free(h->line);
     *h = (mx_line_history){0};
 }
