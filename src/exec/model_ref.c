@@ -192,6 +192,8 @@ mx_status mx_model_ref_weights(const mx_model_ref *r, mx_session *s, uint64_t se
         fputs(mx_str_text(&notes), stderr);
     mx_str_fini(&notes);
     if (!st && r->has_adapter)
+        st = mx_adapter_check_tied(s, &r->adapter);
+    if (!st && r->has_adapter)
         st = mx_adapter_load(s, (mx_hf_dir *)&r->adapter.dir);
     return st ? st : mx_session_init(s, seed);
 }

@@ -153,18 +153,14 @@ static mx_node *wpo_weight(mx_graph *g, const mx_token_logps *t, const mx_token_
     return mx_mul(g, mx_side(g, w, 0), mx_side(g, w, 1));
 }
 
-static void side_metrics(mx_graph *g, const mx_token_logps *t, const mx_token_facts *f,
-                         mx_node *own, mx_node *there)
+static void side_metrics(mx_graph *g, const mx_token_logps *t, const mx_token_facts *f)
 {
-    static const char *const names[2][2] = {{"logps/chosen", "logits/chosen"},
-                                            {"logps/rejected", "logits/rejected"}};
+    static const char *const names[2] = {"logits/chosen", "logits/rejected"};
     mx_shape rows = MX_SHAPE(t->batch, t->seq);
     mx_node *counts = mx_reshape(g, t->counts, rows), *logit = mx_reshape(g, f->logit, rows);
-    for (int k = 0; k < 2; k++) {
-        mx_metric_root(g, names[k][0], mx_pair_mean(g, mx_side(g, own, k), there));
-        mx_metric_root(g, names[k][1],
+    for (int k = 0; k < 2; k++)
+        mx_metric_root(g, names[k],
                        mx_mean_counted(g, mx_side(g, logit, k), mx_side(g, counts, k)));
-    }
     mx_metric_root(g, "entropy", mx_mean_counted(g, f->entropy, t->counts));
     mx_metric_root(g, "mean_token_accuracy",
                    mx_mean_counted(g, mx_side(g, mx_reshape(g, f->top1, rows), 0),
@@ -185,9 +181,10 @@ static mx_node *loss(mx_graph *g, const mx_head *h, mx_build *b, const void *giv
         ref = mx_mul(g, ref, w);
     }
     mx_node *own = mx_row_sums(g, &t, logp);
-    mx_pair p = make_pair(g, s, &t, own, mx_row_sums(g, &t, ref));
     mx_node *n = mx_row_sums(g, &t, t.counts), *half = mx_constant(g, MX_SCALAR, MX_F32, 0.5);
     mx_node *there = mx_greater(g, mx_side(g, n, 0), half); /* (P, 1): not padding */
+    mx_pair p = make_pair(g, s, &t, own, mx_row_sums(g, &t, ref));
+    p.there = there;
     mx_token_facts f = {0};
     if (b->training || s->weighting)
         f = mx_facts_of(g, h, &t);
@@ -198,9 +195,12 @@ static mx_node *loss(mx_graph *g, const mx_head *h, mx_build *b, const void *giv
     }
     if (s->weighting)
         each = mx_mul(g, each, wpo_weight(g, &t, &f));
-    mx_reward_metrics(g, mx_affine(g, p.c, s->beta, 0), mx_affine(g, p.r, s->beta, 0), there);
-    if (b->training)
-        side_metrics(g, &t, &f, own, there);
+    mx_reward_metrics(g, mx_affine(g, p.c, s->beta, 0), mx_affine(g, p.r, s->beta, 0), there,
+                      s->conservative);
+    if (b->training) {
+        mx_logp_metrics(g, mx_side(g, own, 0), mx_side(g, own, 1), there, s->conservative);
+        side_metrics(g, &t, &f);
+    }
     mx_node *sum = mx_sum_all(g, mx_mul(g, each, there));
     return mx_loss_root(g, b, mx_mul(g, sum, t.scale),
                         mx_mul(g, mx_sum_all(g, there), t.scale));

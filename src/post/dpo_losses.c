@@ -105,10 +105,11 @@ static mx_node *sppo_hard(const mx_pair *p)
                square(p, mx_affine(p->g, p->r, 1, half)));
 }
 
-/* The batch's numbers from the largest to the smallest: (P, 1) -> (1, P). */
+/* The batch's numbers from the largest to the smallest, padding last: (P, 1) -> (1, P). */
 static mx_node *sorted(const mx_pair *p, mx_node *x)
 {
     int64_t n = mx_type_count(&x->type);
+    x = mx_where(p->g, p->there, x, mx_constant(p->g, MX_SCALAR, MX_F32, -1e30));
     return mx_top_k(p->g, mx_reshape(p->g, x, MX_SHAPE(1, n)), n);
 }
 

@@ -14,6 +14,7 @@ typedef struct {
     mx_node *c_score, *r_score, *delta;
     mx_node *c_length, *r_length; /* at least 1 */
     mx_node *ratio, *ref_ratio;   /* chosen - rejected, of the model and of the reference */
+    mx_node *there;               /* 1: a pair, 0: padding, which follows all pairs */
     mx_node *nll;                 /* of the chosen tokens of the batch, their mean */
 } mx_pair;
 

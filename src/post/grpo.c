@@ -102,6 +102,7 @@ static mx_status read(const mx_config *c, mx_arena *a, const void **out)
                    .vespo_lambda = {mx_config_float(c, "vespo_lambda_pos"),
                                     mx_config_float(c, "vespo_lambda_neg")},
                    .off_policy = mx_config_float(c, "off_policy_mask_threshold"),
+                   .top_entropy = mx_config_float(c, "top_entropy_quantile"),
                    .bias_correction = mx_config_bool(c, "use_bias_correction_kl"),
                    .mask_truncated = mx_config_bool(c, "mask_truncated_completions"),
                    .record = mx_config_bool(c, "record_rollouts"),
@@ -109,6 +110,8 @@ static mx_status read(const mx_config *c, mx_arena *a, const void **out)
                    .off_policy_steps = mx_config_int(c, "rl.off_policy_steps"),
                    .logp_limit = mx_config_float(c, "rollout_logprob_limit"),
                    .scale = mx_config_text(c, "scale_rewards")};
+    s->each_normalized = strcmp(mx_config_text(c, "multi_objective_aggregation"),
+                                "normalize_then_sum") == 0;
     s->policy_moves = s->iterations > 1 || s->off_policy_steps > 0;
     s->epsilon_high = high >= 0 ? high : s->epsilon;
     if (of && !mx_config_is_users(c, "rl.num_generations"))

@@ -49,6 +49,7 @@ typedef struct {
     double temperature, beta, epsilon, epsilon_high, delta; /* delta 0: none */
     double sapo_positive, sapo_negative;
     double vespo_k[2], vespo_lambda[2]; /* of good answers, of bad ones */
+    double top_entropy; /* share of tokens that are learned from; 1: all */
     double off_policy; /* bad answers that are unlikelier now by more teach nothing; 0: all do */
     bool by_sequence; /* importance weights of whole sequences */
     bool bias_correction, mask_truncated, record;
@@ -56,6 +57,7 @@ typedef struct {
     bool policy_moves; /* between the answers and a step that learns from them */
     bool sampled; /* answers are sampled here, not read from rollout_path */
     const char *scale; /* group, batch or none */
+    bool each_normalized; /* rewards are made comparable one by one, and then summed */
     double logp_limit; /* of sampling's and training's difference; below 0: 0 where it is exact */
 } mx_grpo;
 
@@ -121,6 +123,12 @@ mx_status mx_recorded_answers(const mx_train_data *d, const mx_post_prompt *aske
 typedef struct {
     double mean, std, zero_share;
 } mx_reward_facts;
-mx_reward_facts mx_advantages(const mx_grpo *s, const double *reward, int64_t n, float *advantage);
+/* With each_normalized `score` (n, count) is rewarded by `weight` (count), not `reward`. */
+typedef struct {
+    const double *reward, *score, *weight; /* score NULL: the reward is the only one */
+    int count;
+} mx_group_rewards;
+mx_reward_facts mx_advantages(const mx_grpo *s, const mx_group_rewards *r, int64_t n,
+                              float *advantage);
 
 #endif

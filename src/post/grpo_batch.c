@@ -58,17 +58,27 @@ void mx_grpo_batch_close(mx_grpo_run *r, mx_grpo_batch *b)
 /* --- prompts --- */
 
 /* This rank's prompts of the next step; the others' are passed over. On a mesh there are none of
- * others. */
+ * others. As TRL's, a batch is of one epoch, whose last prompts are passed over where they do not
+ * fill another; an epoch of fewer than a batch is repeated in it. */
 static mx_status ask(mx_grpo_run *r, const mx_objective_run *o, mx_grpo_batch *b, bool *end)
 {
     mx_post_prompt other = {0};
     mx_status st = MX_OK;
     *end = false;
-    int64_t ranks = o->comm ? 1 : o->n_ranks, rank = o->comm ? 0 : o->rank;
+    bool trl = strcmp(r->s->of->name, "trl") == 0, small = mx_prompts_at_start(r->prompts);
+    int64_t ranks = o->comm ? 1 : o->n_ranks, rank = o->comm ? 0 : o->rank, epoch = 0;
     for (int64_t i = 0; i < r->n_prompts * ranks && !st && !*end; i++) {
         int64_t k = i - rank * r->n_prompts;
         bool mine = k >= 0 && k < r->n_prompts;
         st = mx_prompts_next(r->prompts, mine ? &b->asked[k] : &other, end);
+        bool turns = i > 0 && mx_prompts_epoch(r->prompts) != epoch;
+        epoch = mx_prompts_epoch(r->prompts);
+        if (!st && !*end && turns && trl && !small) {
+            mx_prompts_put_back(r->prompts);
+            small = true;
+            i = -1;
+            continue;
+        }
         if (!st && mine && !*end && b->asked[k].ids.n + r->s->max_completion > r->seq)
             st = mx_fail(MX_INPUT,
                          "a prompt has %lld tokens; with max_completion_length=%lld it does not "
@@ -336,7 +346,10 @@ mx_status mx_grpo_finish(mx_grpo_run *r, const mx_objective_run *o, mx_grpo_batc
     if (b->finished)
         return MX_OK;
     MX_TRY(take_rewards(r, o, b));
-    mx_reward_facts f = mx_advantages(r->s, b->reward, r->rows, b->advantage);
+    int count = r->rewards ? mx_rewards_count(r->rewards) : 0;
+    mx_group_rewards rewards = {b->reward, count ? b->score : NULL,
+                                count ? mx_rewards_weights(r->rewards) : NULL, count};
+    mx_reward_facts f = mx_advantages(r->s, &rewards, r->rows, b->advantage);
     for (int64_t i = 0; i < r->rows; i++)
         tokens += (double)b->answer[i].ids.n;
     b->n_metrics = 0;

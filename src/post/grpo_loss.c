@@ -7,7 +7,8 @@
  *     sapo                               -(4 / T) sigmoid(T (rho - 1)) A,  T by the sign of A
  *     vespo                              -phi A log p,  phi = exp(l + k ln w - l w), w = exp(sum d)
  *     + beta k3, k3 = e^(ref - log p) - (ref - log p) - 1, times rho (use_bias_correction_kl)
- * They differ in what the sum over tokens is divided by. verl's dual clip: where A < 0 the loss is
+ * They differ in what the sum over tokens is divided by. With top_entropy_quantile all but beta k3
+ * is of the tokens of highest entropy alone. verl's dual clip: where A < 0 the loss is
  * at most -c A.
  */
 #include "post/grpo.h"
@@ -247,6 +248,28 @@ static mx_node *near_policy(const rows *r)
     return mx_affine(g, mx_mul(g, gone, bad), -1, 1);
 }
 
+/* (B, S): 1 of tokens whose entropy is at least the quantile of the microbatch's, interpolated
+ * between two of them. entropy (n) is 0 where no token counts. */
+static mx_node *high_entropy(const rows *r, mx_node *entropy)
+{
+    mx_graph *g = r->g;
+    int64_t n = r->t.batch * r->t.seq;
+    mx_shape line = MX_SHAPE(1, n);
+    mx_node *counts = mx_reshape(g, r->counts, line), *one = number(g, 1);
+    mx_node *each = mx_detach(g, mx_reshape(g, entropy, line));
+    mx_node *there = mx_add(g, mx_mul(g, each, counts), mx_affine(g, counts, 1, -1));
+    mx_node *sorted = mx_top_k(g, there, n); /* the highest first; -1 where there is no token */
+    mx_node *last = mx_affine(g, mx_maximum(g, mx_sum_all(g, counts), one), 1, -1);
+    mx_node *place = mx_sub(g, last, mx_affine(g, last, 1 - r->s->top_entropy, 0));
+    mx_node *index = mx_affine(g, mx_cumsum(g, mx_constant(g, line, MX_F32, 1), false), 1, -1);
+    mx_node *far = mx_sub(g, index, place);
+    far = mx_maximum(g, far, mx_affine(g, far, -1, 0));
+    mx_node *weight = mx_maximum(g, mx_affine(g, far, -1, 1), number(g, 0));
+    mx_node *least = mx_sum_all(g, mx_mul(g, weight, sorted));
+    mx_node *is = mx_affine(g, mx_greater(g, least, there), -1, 1);
+    return mx_reshape(g, is, MX_SHAPE(r->t.batch, r->t.seq));
+}
+
 /* (1, 1): the largest over the tokens that count; x is 0 at others. */
 static mx_node *most_token(const rows *r, mx_node *x)
 {
@@ -306,14 +329,18 @@ mx_node *mx_grpo_build(mx_graph *g, const mx_head *h, mx_build *b, const void *s
     rows r = rows_of(g, h, b, s);
     mx_grpo_terms t = {r.ratio, r.log_ratio, r.advantage, r.logp};
     mx_node *each = s->loss->build(g, s, &t);
+    mx_token_facts f = {0};
+    if (b->training || s->top_entropy < 1)
+        f = mx_facts_of(g, h, &r.t);
     if (s->off_policy > 0)
         each = mx_mul(g, each, near_policy(&r));
+    if (s->top_entropy < 1)
+        each = mx_mul(g, each, high_entropy(&r, f.entropy));
     if (r.kl)
         each = mx_add(g, each, mx_affine(g, r.kl, s->beta, 0));
     if (each->type.dim[1] == 1)
         each = mx_broadcast_to(g, each, MX_SHAPE(b->batch, b->seq));
     if (b->training) {
-        mx_token_facts f = mx_facts_of(g, h, &r.t);
         mx_metric_root(g, "entropy", mx_mean_counted(g, f.entropy, r.t.counts));
         if (r.kl)
             mx_metric_root(g, "kl", mean_over(&r, r.kl));

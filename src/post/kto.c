@@ -5,7 +5,8 @@
  *     apo_zero_unpaired   good: 1 - s(beta x)         bad: s(beta x)
  * weighted by desirable_weight and undesirable_weight, mean over the answers. k is the mean of x
  * over the microbatch's prompts with each other's answers (that of the row before; the first has
- * the last one's), without gradient, at least 0. On a mesh a microbatch has rows of all ranks.
+ * the last one's), without gradient, at least 0. On a mesh a microbatch has rows of all ranks. An
+ * epoch's last batch has fewer rows, as TRL's.
  */
 #include "data/load/encode.h"
 #include "exec/step.h"
@@ -83,8 +84,11 @@ static mx_node *loss(mx_graph *g, const mx_head *h, mx_build *b, const void *giv
     mx_node *good = mx_reshape(g, mx_rows_input(g, "desirable", MX_SHAPE(b->batch), MX_F32,
                                              MX_BATCH_AXES), MX_SHAPE(b->batch, 1));
     mx_node *kl = mx_input(g, "kl", MX_SCALAR, MX_F32), *own = mx_row_sums(g, &t, t.logp);
+    mx_node *half = mx_constant(g, MX_SCALAR, MX_F32, 0.5);
+    mx_node *there = mx_greater(g, mx_row_sums(g, &t, t.counts), half); /* (B, 1): not padding */
     mx_node *x = mx_sub(g, own, mx_row_sums(g, &t, ref));
-    mx_node *bad = mx_affine(g, good, -1, 1);
+    mx_node *bad = mx_mul(g, mx_affine(g, good, -1, 1), there);
+    good = mx_mul(g, good, there);
     mx_node *up = mx_affine(g, mx_sub(g, x, kl), s->beta, 0);
     /* 1 - s(u) of good ones, s(u) = 1 - s(-u) of bad ones */
     mx_node *liked = mx_affine(g, mx_sigmoid(g, up), -s->good, s->good);
@@ -96,7 +100,7 @@ static mx_node *loss(mx_graph *g, const mx_head *h, mx_build *b, const void *giv
         side_metrics(g, &t, &f, values, of);
         mx_metric_root(g, "kl", kl);
     }
-    mx_node *share = mx_affine(g, t.scale, (double)b->batch, 0);
+    mx_node *share = mx_mul(g, mx_sum_all(g, there), t.scale);
     return mx_loss_root(g, b, mx_mul(g, mx_sum_all(g, each), t.scale), share);
 }
 
@@ -114,6 +118,7 @@ typedef struct {
     float *good;      /* likewise */
     float *kl;        /* of each microbatch, in stages */
     int64_t rows, own, first; /* own ones begin with `first` */
+    int64_t there;            /* of rows: an epoch's last batch has fewer */
     mx_arena arena;
 } kto_run;
 
@@ -157,7 +162,8 @@ static mx_status encode(const kto_run *r, const mx_objective_run *o, mx_document
     const json_t *p = json_object_get(r->asked.record, "prompt");
     const json_t *c = json_object_get(r->asked.record, "completion");
     mx_encoder e = {.tokenizer = o->data->tokenizer, .chat = o->data->chat, .whole = true,
-                    .loss_on = MX_LOSS_COMPLETION, .add_bos = mx_config_bool(o->config, "add_bos"),
+                    .parse_special = o->data->parse_special, .loss_on = MX_LOSS_COMPLETION,
+                    .add_bos = mx_config_bool(o->config, "add_bos"),
                     .add_eos = mx_config_bool(o->config, "add_eos")};
     mx_example x = {.tools = json_object_get(r->asked.record, "tools")};
     out->ids.n = 0;
@@ -187,10 +193,11 @@ static int64_t prompt_of(const mx_document *d)
     return n;
 }
 
-/* Row `to` of b: the prompt of p, the answer of a, cut to the length. */
+/* Row `to` of b: the prompt of p, the answer of a, cut to the length; p NULL: an empty one. */
 static void put_row(mx_batch *b, int64_t to, const mx_document *p, const mx_document *a)
 {
-    int64_t at = to * b->seq_len, n = prompt_of(p), skip = prompt_of(a), all = n + a->ids.n - skip;
+    int64_t at = to * b->seq_len, n = p ? prompt_of(p) : 0, skip = p ? prompt_of(a) : 0;
+    int64_t all = p ? n + a->ids.n - skip : 0;
     for (int64_t i = 0; i < b->seq_len; i++) {
         bool there = i < all, label = i + 1 >= n && i + 1 < all && i + 1 < b->seq_len;
         b->tokens[at + i] = !there ? 0 : i < n ? p->ids.ids[i] : a->ids.ids[i - n + skip];
@@ -260,40 +267,62 @@ static mx_status open(mx_objective_run *o)
 }
 
 /* The row before own row i in its microbatch, which has as many of every part; before the first is
- * the last. */
+ * the last, and rows that are not there do not count. */
 static int64_t row_before(const kto_run *r, const mx_objective_run *o, int64_t i)
 {
     int64_t parts = mx_rows_parts(o), begin = i / o->microbatch * o->microbatch;
-    if (i > begin)
-        return r->first + i - 1;
-    int64_t part = (mx_rows_part(o) + parts - 1) % parts;
-    return part * r->own + begin + o->microbatch - 1;
+    int64_t part = mx_rows_part(o), at;
+    do {
+        part = i > begin ? part : (part + parts - 1) % parts;
+        i = i > begin ? i - 1 : begin + o->microbatch - 1;
+        at = part * r->own + i;
+    } while (at >= r->there);
+    return at;
+}
+
+/* Reads the records of a batch: *n of all ranks, none at the end of the data. */
+static mx_status take_all(kto_run *r, const mx_objective_run *o, int64_t *n)
+{
+    int64_t ranks = o->comm ? 1 : o->n_ranks, rank = o->comm ? 0 : o->rank, epoch = 0;
+    bool end = false, trl = strcmp(mx_config_text(o->config, "semantics"), "trl") == 0;
+    for (*n = 0; *n < r->rows * ranks; ++*n) {
+        int64_t k = *n - rank * r->rows;
+        bool mine = k >= 0 && k < r->rows;
+        float other;
+        MX_TRY(take(r, o, &r->row[mine ? k : r->rows], mine ? &r->good[k] : &other, &end));
+        bool turns = *n > 0 && mx_prompts_epoch(r->prompts) != epoch;
+        epoch = mx_prompts_epoch(r->prompts);
+        if (end)
+            break;
+        if (turns && trl) {
+            mx_prompts_put_back(r->prompts);
+            break;
+        }
+    }
+    int64_t own = *n - rank * r->rows;
+    r->there = own < 0 ? 0 : own < r->rows ? own : r->rows;
+    return MX_OK;
 }
 
 static mx_status next(mx_objective_run *o, const mx_batch **b)
 {
     kto_run *r = o->state;
-    bool end = false;
+    int64_t n;
     *b = NULL;
-    int64_t ranks = o->comm ? 1 : o->n_ranks, rank = o->comm ? 0 : o->rank;
-    for (int64_t i = 0; i < r->rows * ranks && !end; i++) {
-        int64_t k = i - rank * r->rows;
-        bool mine = k >= 0 && k < r->rows;
-        float other;
-        MX_TRY(take(r, o, &r->row[mine ? k : r->rows], mine ? &r->good[k] : &other, &end));
-    }
+    MX_TRY(take_all(r, o, &n));
     uint64_t digest = 0;
-    for (int64_t i = 0; i < r->rows && !end; i++)
+    for (int64_t i = 0; i < r->there; i++)
         digest = mx_rows_digest(digest, &r->row[i].ids);
     MX_TRY(mx_rows_check_same(o, digest));
-    if (end)
+    if (!n)
         return MX_OK;
     r->batch.n_tokens = r->batch.n_trained = 0;
     r->batch.step = o->step;
     for (int64_t i = 0; i < r->own; i++) {
-        const mx_document *d = &r->row[r->first + i];
+        bool there = r->first + i < r->there;
+        const mx_document *d = there ? &r->row[r->first + i] : NULL;
         put_row(&r->batch, i, d, d);
-        put_row(&r->crossed, i, d, &r->row[row_before(r, o, i)]);
+        put_row(&r->crossed, i, d, there ? &r->row[row_before(r, o, i)] : NULL);
     }
     *b = &r->batch;
     return MX_OK;
@@ -305,9 +334,12 @@ static mx_status measure_kl(kto_run *r, const mx_objective_run *o, int64_t row, 
 {
     const float *logps;
     double sum = 0;
-    int64_t all = rows * mx_rows_parts(o), n = all * r->crossed.seq_len;
+    int64_t n = rows * mx_rows_parts(o) * r->crossed.seq_len, all = 0;
+    for (int64_t part = 0; part < mx_rows_parts(o); part++)
+        for (int64_t i = row; i < row + rows; i++)
+            all += part * r->own + i < r->there;
     *kl = 0;
-    if (!r->policy)
+    if (!r->policy || !all)
         return MX_OK;
     MX_TRY(mx_reference_run(r->policy, &r->crossed, row, rows, &logps));
     logps = mx_reference_of_all(r->policy, rows);
@@ -348,10 +380,18 @@ static int64_t rows_each(const void *given)
     return 1;
 }
 
+/* Rows that are there. */
 static int64_t count(const mx_objective_run *o, const mx_batch *b)
 {
+    int64_t n = 0;
     (void)o;
-    return b->rows;
+    for (int64_t row = 0; row < b->rows; row++)
+        for (int64_t i = 0; i < b->seq_len; i++)
+            if (b->labels[row * b->seq_len + i] >= 0) {
+                n++;
+                break;
+            }
+    return n;
 }
 
 static void position(const mx_objective_run *o, mx_str *json)

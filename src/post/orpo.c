@@ -4,19 +4,26 @@
  *     o = (a - b) - (log(1 - e^a) - log(1 - e^b))
  *     loss = NLL - lambda mean ls(o)
  * NLL is of prompt and chosen answer, the mean over all their tokens of a microbatch (TRL's).
+ *
+ * semantics=maxtext has Tunix 0.1.7's: a, b = sums of log p; NLL is of chosen answers alone, the
+ * mean of their means; -ls(o) smoothed to -(1 - e) ls(o) - e ls(-o), e = label smoothing.
  */
 #include "ops.h"
 #include "post/pairs.h"
 #include "post/tasks.h"
+#include <string.h>
 
 typedef struct {
-    double lambda;
+    double lambda, smoothing;
+    bool sums; /* Tunix's */
 } settings;
 
 static mx_status read(const mx_config *c, mx_arena *a, const void **out)
 {
     settings *s = MX_NEW(a, settings);
     s->lambda = mx_beta_of(c, "dpo.orpo_lambda");
+    s->sums = strcmp(mx_config_text(c, "semantics"), "maxtext") == 0;
+    s->smoothing = s->sums ? mx_config_float(c, "dpo.dpo_label_smoothing") : 0;
     *out = s;
     return MX_OK;
 }
@@ -56,21 +63,35 @@ static mx_node *chosen_nll(mx_graph *g, const mx_head *h, const mx_build *b,
     return mx_mean_counted(g, each, counts);
 }
 
+/* (1 - e) ls(x) + e ls(-x) */
+static mx_node *smoothed(mx_graph *g, mx_node *x, double e)
+{
+    mx_node *agrees = mx_log_sigmoid(g, x);
+    if (e == 0)
+        return agrees;
+    mx_node *differs = mx_log_sigmoid(g, mx_affine(g, x, -1, 0));
+    return mx_add(g, mx_affine(g, agrees, 1 - e, 0), mx_affine(g, differs, e, 0));
+}
+
 static mx_node *loss(mx_graph *g, const mx_head *h, mx_build *b, const void *given)
 {
     const settings *s = given;
     mx_token_logps t = mx_logps_of(g, h, b, 1);
     mx_node *n = mx_row_sums(g, &t, t.counts), *one = mx_constant(g, MX_SCALAR, MX_F32, 1);
-    mx_node *mean = mx_div(g, mx_row_sums(g, &t, t.logp), mx_maximum(g, n, one));
-    mx_node *a = mx_side(g, mean, 0), *r = mx_side(g, mean, 1);
+    mx_node *sum_of = mx_row_sums(g, &t, t.logp), *mean = mx_div(g, sum_of, mx_maximum(g, n, one));
+    mx_node *by = s->sums ? sum_of : mean, *a = mx_side(g, by, 0), *r = mx_side(g, by, 1);
     mx_node *odds = mx_sub(g, mx_sub(g, a, r), mx_sub(g, log1mexp(g, a), log1mexp(g, r)));
-    mx_node *ratio = mx_log_sigmoid(g, odds);
+    mx_node *ratio = smoothed(g, odds, s->smoothing);
     mx_node *there = mx_greater(g, mx_side(g, n, 0), mx_constant(g, MX_SCALAR, MX_F32, 0.5));
-    mx_node *nll = chosen_nll(g, h, b, &t), *pairs = mx_sum_all(g, there);
-    mx_reward_metrics(g, mx_affine(g, a, s->lambda, 0), mx_affine(g, r, s->lambda, 0), there);
+    mx_node *pairs = mx_sum_all(g, there);
+    mx_node *nll = s->sums ? mx_affine(g, mx_pair_mean(g, mx_side(g, mean, 0), there), -1, 0)
+                           : chosen_nll(g, h, b, &t);
+    mx_reward_metrics(g, mx_affine(g, a, s->lambda, 0), mx_affine(g, r, s->lambda, 0), there,
+                      s->sums);
     if (b->training) {
-        mx_metric_root(g, "logps/chosen", mx_pair_mean(g, a, there));
-        mx_metric_root(g, "logps/rejected", mx_pair_mean(g, r, there));
+        mx_logp_metrics(g, a, r, there, s->sums);
+        if (s->sums)
+            mx_metric_root(g, "odds_ratio", mx_pair_mean(g, mx_exp(g, odds), there));
         mx_metric_root(g, "nll_loss", nll);
         mx_metric_root(g, "log_odds_ratio", mx_pair_mean(g, ratio, there));
         mx_metric_root(g, "log_odds_chosen", mx_pair_mean(g, odds, there));

@@ -15,13 +15,26 @@ mx_node *mx_pair_mean(mx_graph *g, mx_node *x, mx_node *there)
     return mx_mean_counted(g, x, there);
 }
 
-void mx_reward_metrics(mx_graph *g, mx_node *chosen, mx_node *rejected, mx_node *there)
+void mx_reward_metrics(mx_graph *g, mx_node *chosen, mx_node *rejected, mx_node *there,
+                       bool tunix)
 {
+    mx_node *right = mx_pair_mean(g, mx_greater(g, chosen, rejected), there);
+    mx_node *margin = mx_pair_mean(g, mx_sub(g, chosen, rejected), there);
     mx_metric_root(g, "rewards/chosen", mx_pair_mean(g, chosen, there));
     mx_metric_root(g, "rewards/rejected", mx_pair_mean(g, rejected, there));
-    mx_metric_root(g, "rewards/accuracies",
-                   mx_pair_mean(g, mx_greater(g, chosen, rejected), there));
-    mx_metric_root(g, "rewards/margins", mx_pair_mean(g, mx_sub(g, chosen, rejected), there));
+    mx_metric_root(g, "rewards/accuracies", right);
+    mx_metric_root(g, "rewards/margins", margin);
+    if (!tunix)
+        return;
+    mx_metric_root(g, "rewards/accuracy", right);
+    mx_metric_root(g, "rewards/margin", margin);
+}
+
+void mx_logp_metrics(mx_graph *g, mx_node *chosen, mx_node *rejected, mx_node *there, bool tunix)
+{
+    mx_metric_root(g, tunix ? "log_probs/chosen" : "logps/chosen", mx_pair_mean(g, chosen, there));
+    mx_metric_root(g, tunix ? "log_probs/rejected" : "logps/rejected",
+                   mx_pair_mean(g, rejected, there));
 }
 
 mx_node *mx_log_sigmoid(mx_graph *g, mx_node *x)

@@ -11,8 +11,12 @@ mx_node *mx_side(mx_graph *g, mx_node *x, int side);
 /* One number for each pair, as a scalar: its mean over the pairs of which `there` is 1. */
 mx_node *mx_pair_mean(mx_graph *g, mx_node *x, mx_node *there);
 
-/* rewards/{chosen,rejected,accuracies,margins} of such numbers. */
-void mx_reward_metrics(mx_graph *g, mx_node *chosen, mx_node *rejected, mx_node *there);
+/* rewards/{chosen,rejected,accuracies,margins} of such numbers, and with Tunix's names too:
+ * rewards/{accuracy,margin}. */
+void mx_reward_metrics(mx_graph *g, mx_node *chosen, mx_node *rejected, mx_node *there,
+                       bool tunix);
+/* logps/{chosen,rejected}, which Tunix has as log_probs. */
+void mx_logp_metrics(mx_graph *g, mx_node *chosen, mx_node *rejected, mx_node *there, bool tunix);
 
 /* log sigmoid(x). */
 mx_node *mx_log_sigmoid(mx_graph *g, mx_node *x);

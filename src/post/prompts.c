@@ -12,6 +12,7 @@ struct mx_prompts {
     mx_bad_records bad;
     int in_a_row; /* bad ones since the last good one */
     bool refused; /* the last one was bad */
+    mx_cursor before; /* the last one, of a single dataset */
 };
 
 enum { MOST_IN_A_ROW = 4096 }; /* so many are no accident */
@@ -84,7 +85,8 @@ static mx_status prompt_ids(const mx_train_data *d, const json_t *prompt, const 
     bool chat = json_is_array(prompt);
     mx_encoder e = {.tokenizer = d->tokenizer, .chat = d->chat};
     mx_encode_options o = {.add_special = !chat,
-                           .special_in_text = chat ? MX_SPECIAL_PARSE : MX_SPECIAL_TEXT};
+                           .special_in_text = chat || d->parse_special ? MX_SPECIAL_PARSE
+                                                                : MX_SPECIAL_TEXT};
     mx_status st = MX_OK;
     if (chat && !d->chat)
         st = mx_fail(MX_INPUT, "the prompt is a conversation, and the model has no chat template; "
@@ -110,6 +112,7 @@ static mx_status read_next(mx_prompts *p, mx_post_prompt *a, bool *end)
     int which;
     mx_post_prompt_fini(a);
     p->bad.records++;
+    p->before = p->mixture.at.cursors[0];
     MX_TRY(mx_mixture_next(&p->mixture, &p->record, &which, end));
     if (*end)
         return MX_OK;
@@ -150,6 +153,28 @@ mx_status mx_prompts_next(mx_prompts *p, mx_post_prompt *a, bool *end)
         MX_TRY(judge(p, st));
     p->refused = false;
     return MX_OK;
+}
+
+/* --- epochs --- */
+
+int64_t mx_prompts_epoch(const mx_prompts *p)
+{
+    return p->mixture.at.n == 1 ? mx_cursor_epoch_before(&p->mixture.at.cursors[0]) : 0;
+}
+
+void mx_prompts_put_back(mx_prompts *p)
+{
+    if (p->mixture.at.n != 1)
+        return;
+    p->mixture.at.cursors[0] = p->before;
+    p->mixture.at.t--;
+    p->bad.records--;
+}
+
+bool mx_prompts_at_start(const mx_prompts *p)
+{
+    const mx_cursor *c = &p->mixture.at.cursors[0];
+    return p->mixture.at.n == 1 && c->index == 0 && c->file == 0 && c->record == 0;
 }
 
 /* --- the place in the data --- */

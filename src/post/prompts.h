@@ -25,6 +25,11 @@ void mx_prompts_close(mx_prompts *p); /* NULL is a no-op */
 /* Takes over what `a` held before; *end: there are no more. */
 mx_status mx_prompts_next(mx_prompts *p, mx_post_prompt *a, bool *end) MX_MUST_USE;
 void mx_post_prompt_fini(mx_post_prompt *a);
+/* The epoch of the last one, which mx_prompts_put_back makes the next again. Of several datasets
+ * that are mixed epochs are not counted: 0, and nothing is put back. */
+int64_t mx_prompts_epoch(const mx_prompts *p);
+void mx_prompts_put_back(mx_prompts *p);
+bool mx_prompts_at_start(const mx_prompts *p); /* of an epoch */
 /* Takes what the caller finds wrong with the last one; OK when it is to be left out, as
  * bad_record_policy says. */
 mx_status mx_prompts_refuse(mx_prompts *p, mx_status st) MX_MUST_USE;

@@ -137,6 +137,11 @@ const char *mx_rewards_name(const mx_rewards *r, int k)
     return r->library && k == 0 ? mx_reward_library_name(r->library) : "command";
 }
 
+const double *mx_rewards_weights(const mx_rewards *r)
+{
+    return r->weight;
+}
+
 double mx_rewards_sum(const mx_rewards *r, const double *score)
 {
     double sum = 0;

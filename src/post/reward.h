@@ -54,6 +54,7 @@ bool mx_rewards_have_model(const mx_rewards *r); /* that runs on the device */
 int mx_rewards_count(const mx_rewards *r);
 const char *mx_rewards_name(const mx_rewards *r, int k);
 /* The weighted sum of an answer's scores, without those that are NAN; NAN: all are. */
+const double *mx_rewards_weights(const mx_rewards *r); /* one each */
 double mx_rewards_sum(const mx_rewards *r, const double *score);
 /* score[i * count + k]: reward k of answer i. */
 mx_status mx_rewards_score(mx_rewards *r, const mx_reward_input *answers, int64_t n,

@@ -1,8 +1,9 @@
 /* reward_model.c - maxc dpo loss_type=reward: a model that gives the better of two answers the
  * higher score, as TRL trains it.
  *
- *     loss = mean over pairs of -ls(r_c - r_r) + coefficient (r_c + r_r)^2
- * r is a linear function of the last token's hidden state (score.weight).
+ *     loss = mean over pairs of -ls(r_c - r_r - margin) + coefficient (r_c + r_r)^2
+ * r is a linear function of the last token's hidden state (score.weight); margin is what the record
+ * says, 0 where it says nothing.
  */
 #include "post/reward_model.h"
 
@@ -73,7 +74,9 @@ static mx_node *loss(mx_graph *g, const mx_head *h, mx_build *b, const void *giv
     mx_node *there = mx_greater(g, most, mx_constant(g, MX_SCALAR, MX_F32, -0.5));
     mx_node *c = mx_side(g, r, 0), *j = mx_side(g, r, 1), *sum = mx_add(g, c, j);
     mx_graph_root(g, "scores", mx_affine(g, r, 1, 0));
-    mx_node *each = mx_affine(g, mx_log_sigmoid(g, mx_sub(g, c, j)), -1, 0);
+    mx_node *margins = mx_rows_input(g, "margins", MX_SHAPE(b->batch), MX_F32, MX_BATCH_AXES);
+    mx_node *margin = mx_side(g, mx_reshape(g, margins, MX_SHAPE(b->batch, 1)), 0);
+    mx_node *each = mx_affine(g, mx_log_sigmoid(g, mx_sub(g, mx_sub(g, c, j), margin)), -1, 0);
     if (s->center > 0)
         each = mx_add(g, each, mx_affine(g, mx_mul(g, sum, sum), s->center, 0));
     if (b->training)
@@ -107,6 +110,7 @@ mx_status mx_scores_feed(mx_exec *e, const mx_batch *b, int64_t row, int64_t row
 
 static mx_status feed(mx_objective_run *o, mx_exec *e, const mx_batch *b, int64_t row)
 {
+    MX_TRY(mx_exec_write(e, "margins", b->margins + row));
     return mx_scores_feed(e, b, row, o->fed, mx_scores_pad(o->data->tokenizer));
 }
 
@@ -121,6 +125,7 @@ const mx_objective mx_objective_reward = {
     .read = read,
     .loss = loss,
     .drops_long = true,
+    .takes_margins = true,
     .count = mx_count_pairs,
     .mean_of_microbatches = true,
     .feed = feed,

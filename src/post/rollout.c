@@ -355,8 +355,9 @@ mx_status mx_recorded_answers(const mx_train_data *d, const mx_post_prompt *aske
                            (long long)s->max_completion);
         MX_TRY(read_logps(json_object_get(one, "logprobs"), c));
         c->reward = json_is_number(r) ? json_number_value(r) : NAN;
-        int32_t eos = mx_tokenizer_eos(d->tokenizer);
-        c->truncated = !c->ids.n || c->ids.ids[c->ids.n - 1] != eos;
+        int32_t last = c->ids.n ? c->ids.ids[c->ids.n - 1] : -1;
+        c->truncated = last < 0 || (last != mx_tokenizer_eos(d->tokenizer) &&
+                                    last != mx_tokenizer_pad(d->tokenizer)); /* as TRL */
         mx_str_clear(&c->text);
         MX_TRY(mx_tokenizer_decode(d->tokenizer, c->ids.ids, c->ids.n,
                                    &(mx_decode_options){.skip_special = true}, &c->text));

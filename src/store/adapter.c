@@ -8,6 +8,7 @@
 #include "store/staged_load.h"
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 enum { MAX_LISTED = 20 };
@@ -40,7 +41,15 @@ static mx_status refuse(const json_t *c, const char *path)
     static const char *const flags[] = {"use_qalora", "use_bdlora", "lora_bias"};
     /* what changes the model beyond its weights */
     static const char *const absent[] = {"layer_replication", "alora_invocation_tokens",
-                                         "arrow_config"};
+                                         "arrow_config", "monteclora_config", "kasa_config"};
+    /* for which PEFT takes something off the base weights whenever it loads the adapter */
+    static const char *const inits[] = {"pissa", "corda", "olora", "loftq", "lora_ga"};
+    const char *init = json_string_value(json_object_get(c, "init_lora_weights"));
+    for (size_t i = 0; init && i < sizeof inits / sizeof *inits; i++)
+        if (strncasecmp(init, inits[i], strlen(inits[i])) == 0)
+            return mx_fail(MX_INPUT, "%s/adapter_config.json: init_lora_weights is \"%s\", so the "
+                           "adapter is one of other base weights than the model's; save it with "
+                           "PEFT's path_initial_model_for_weight_conversion", path, init);
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         const char *is = json_string_value(json_object_get(c, texts[i].key));
         if (is && strcmp(is, texts[i].fine) != 0)
@@ -152,6 +161,7 @@ static mx_status read_config(mx_adapter *a, const json_t *c, const char *path)
     l->rank = l->rank ? l->rank : 8;
     l->rslora = json_is_true(json_object_get(c, "use_rslora"));
     l->dora = json_is_true(json_object_get(c, "use_dora"));
+    a->ties = json_is_true(json_object_get(c, "ensure_weight_tying"));
     l->dropout = json_number_value(json_object_get(c, "lora_dropout"));
     l->save = joined(&a->arena, json_object_get(c, "modules_to_save"));
     l->targets = joined(&a->arena, json_object_get(c, "target_modules"));
@@ -302,6 +312,31 @@ static bool is_base(mx_session *s, const mx_st_tensor *t)
     return w && t->ndim == 2 && t->dim[0] == w->type.dim[0] && t->dim[1] == w->type.dim[1];
 }
 
+const mx_var *mx_adapter_saves_tied(mx_session *s)
+{
+    if (mx_session_find(s, "lm_head.weight") || mx_session_find(s, "score.weight"))
+        return NULL;
+    for (int i = 0; i < mx_session_count(s); i++) {
+        const mx_var *v = mx_session_var(s, i);
+        bool table = mx_ends_with(v->name, "embed_tokens.weight") ||
+                     mx_ends_with(v->name, ".wte.weight");
+        if (table && is_trained(v) && !v->attr.adapter)
+            return v;
+    }
+    return NULL;
+}
+
+mx_status mx_adapter_check_tied(mx_session *s, const mx_adapter *a)
+{
+    if (a->ties || !mx_adapter_saves_tied(s))
+        return MX_OK;
+    return mx_fail(MX_INPUT,
+                   "%s: modules_to_save names the embedding of a model whose head is tied to it. "
+                   "PEFT leaves the head as it was then, and maxc trains the two as one; with "
+                   "\"ensure_weight_tying\": true in adapter_config.json both do that",
+                   a->dir.path);
+}
+
 mx_status mx_adapter_load(mx_session *s, mx_hf_dir *dir)
 {
     mx_arena scratch = {0};
@@ -322,7 +357,9 @@ mx_status mx_adapter_load(mx_session *s, mx_hf_dir *dir)
         n++;
     }
     for (int64_t i = 0; i < dir->n_tensors && !mx_session_is_stage(s); i++)
-        if (!is_base(s, dir->tensors[i]) && !mx_adapter_variable(s, dir->tensors[i]->name))
+        if (!is_base(s, dir->tensors[i]) && !mx_adapter_variable(s, dir->tensors[i]->name) &&
+            !(mx_adapter_saves_tied(s) &&
+              strcmp(dir->tensors[i]->name, MX_ADAPTER_TIED_HEAD) == 0))
             add(&bad, "not in the model", dir->tensors[i]->name, "");
     mx_status st = report(&bad, dir, n);
     if (!st)

@@ -8,10 +8,13 @@
 #include "device/device.h"
 #include "store/hf_dir.h"
 
+#define MX_ADAPTER_TIED_HEAD "base_model.model.lm_head.weight"
+
 /* Zero-initialise; closing a zero object is a no-op. */
 typedef struct {
     mx_lora lora;     /* what the files say: `only` has the modules and ranks of the tensors */
     const char *base; /* base_model_name_or_path; "" when it is not said */
+    bool ties;        /* ensure_weight_tying: a tied head follows a saved embedding */
     mx_hf_dir dir;
     mx_arena arena;
 } mx_adapter;
@@ -24,6 +27,10 @@ void mx_adapter_close(mx_adapter *a);
 /* The session's adapters, and weights that are trained whole, from the directory's tensors. What is
  * missing, misshapen or belongs to no module of the model is listed. */
 mx_status mx_adapter_load(mx_session *s, mx_hf_dir *dir) MX_MUST_USE;
+/* The embedding that is trained whole and that the head is tied to. That is PEFT's with
+ * ensure_weight_tying only: another adapter is refused. */
+const mx_var *mx_adapter_saves_tied(mx_session *s); /* NULL: none */
+mx_status mx_adapter_check_tied(mx_session *s, const mx_adapter *a) MX_MUST_USE;
 /* Once weights are there: lengths of DoRA that nobody has written are the weights' rows'. */
 mx_status mx_adapter_begin(mx_session *s) MX_MUST_USE;
 /* Adds every adapter to its weight; the adapters themselves become zero. In the host's memory. */

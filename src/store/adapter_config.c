@@ -75,7 +75,8 @@ char *mx_adapter_config(mx_session *s, const mx_lora *l, const char *base)
         if (l->rules[i].alpha > 0)
             json_object_set_new(alphas, l->rules[i].module, json_real(l->rules[i].alpha));
     json_object_set_new(c, "peft_type", json_string("LORA"));
-    json_object_set_new(c, "task_type", json_string("CAUSAL_LM"));
+    const char *task = mx_session_find(s, "score.weight") ? "SEQ_CLS" : "CAUSAL_LM";
+    json_object_set_new(c, "task_type", json_string(task));
     json_object_set_new(c, "base_model_name_or_path", json_string(base ? base : ""));
     json_object_set_new(c, "r", json_integer(l->rank));
     bool whole = l->alpha == floor(l->alpha);
@@ -87,6 +88,8 @@ char *mx_adapter_config(mx_session *s, const mx_lora *l, const char *base)
     json_object_set(c, "target_modules", t.ambiguous ? t.whole : t.ends);
     json_object_set_new(c, "target_parameters", t.stacked ? list_of(l->parameters) : json_null());
     json_object_set_new(c, "modules_to_save", *l->save ? list_of(l->save) : json_null());
+    if (mx_adapter_saves_tied(s))
+        json_object_set_new(c, "ensure_weight_tying", json_true());
     json_object_set_new(c, "rank_pattern", t.ranks);
     json_object_set_new(c, "alpha_pattern", alphas);
     json_object_set_new(c, "bias", json_string("none"));

@@ -25,6 +25,12 @@ typedef struct {
     int64_t record; /* streams: number of the window's first record in that file */
 } mx_cursor;
 
+/* The epoch of the record before it: random access counts on once the last is read. */
+static inline int64_t mx_cursor_epoch_before(const mx_cursor *c)
+{
+    return c->epoch - (c->index == 0);
+}
+
 typedef struct {
     const char *paths;   /* files, patterns or directories, separated by ',' */
     const char *kind;    /* name of a source kind; NULL or "": found from the files */

@@ -4,6 +4,7 @@
 
 #include "data/image/encode_image.h"
 
+#include <math.h>
 #include <string.h>
 
 void mx_document_fini(mx_document *d)
@@ -157,6 +158,24 @@ static mx_status encode_with_pictures(const mx_encoder *e, const mx_record *r, m
     return st;
 }
 
+/* How much better the chosen answer is; 0 where the record does not say. */
+static mx_status read_margin(const mx_record *r, float *margin)
+{
+    int i = mx_record_find(r, MX_MARGIN_COLUMN);
+    double x = 0;
+    *margin = 0;
+    if (i < 0 || r->cells[i].kind == MX_CELL_NULL)
+        return MX_OK;
+    char text[64] = "";
+    if (r->cells[i].kind == MX_CELL_JSON && r->cells[i].len_bytes < sizeof text)
+        memcpy(text, mx_record_data(r, i), r->cells[i].len_bytes);
+    if (!mx_parse_f64(text, &x) || !isfinite(x))
+        return mx_fail(MX_INPUT, "column \"" MX_MARGIN_COLUMN "\": expected a number: by how much "
+                       "the score of the chosen answer should be the higher one");
+    *margin = (float)x;
+    return MX_OK;
+}
+
 /* A preference says which of two answers is better: to train on both of them would be wrong. */
 static mx_status check_kind(const mx_encoder *e, const mx_example *x)
 {
@@ -179,7 +198,11 @@ mx_status mx_encode_record(const mx_encoder *e, const mx_record *r, mx_document 
     *n = 0;
     MX_TRY(mx_example_from_record(&x, r, e->columns, e->n_columns));
     *n = x.kind == MX_EXAMPLE_PREFERENCE ? 2 : 1;
+    float margin = 0;
     mx_status st = check_kind(e, &x);
+    if (!st && e->takes_margins)
+        st = read_margin(r, &margin);
+    out[0].margin = out[1].margin = margin;
     if (!st)
         st = e->images ? encode_with_pictures(e, r, &x, out, *n) : encode_example(e, &x, out);
     /* an empty text is an empty document, not one of two marks */

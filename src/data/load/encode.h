@@ -26,6 +26,7 @@ typedef struct {
     bool whole;                    /* records as one text each: encode_whole.c */
     bool takes_pairs;              /* preferences and nothing else; otherwise they are refused */
     bool sides_apart;              /* ORPO's pairs: encode_whole.c */
+    bool takes_margins;            /* of pairs: the column `margin` */
     bool parse_special;            /* special-token strings in data become special tokens */
     int64_t vocab_size;            /* ids from files must be below it; 0: not checked */
     const char *const *columns;    /* named by the user; NULL: by example.h's table */
@@ -36,7 +37,8 @@ typedef struct {
 /* How records become documents, as one number: for what depends on it. */
 static inline int mx_encoder_mode(const mx_encoder *e)
 {
-    return (int)e->loss_on + 8 * e->whole + 16 * e->takes_pairs + 32 * e->sides_apart;
+    return (int)e->loss_on + 8 * e->whole + 16 * e->takes_pairs + 32 * e->sides_apart +
+           64 * e->takes_margins;
 }
 
 /* Owns its memory and keeps it from one to the next. */
@@ -47,6 +49,7 @@ typedef struct {
     const struct mx_record_pictures *pictures; /* while it is encoded; NULL: none */
     int next_picture;
     bool mark_trained; /* what the text around pictures is */
+    float margin;      /* of a pair's sides, with takes_margins */
 } mx_document;
 
 void mx_document_fini(mx_document *d);

@@ -199,12 +199,14 @@ static mx_status encode_chat(const mx_encoder *e, const mx_example *x, mx_docume
         goto out;
     }
     MX_TRY_OUT(st, tokenize(e, &text, true, &d->ids));
-    if (e->loss_on == MX_LOSS_ASSISTANT) {
-        st = mark_assistant(e, &text, &spans, d);
+    if (e->loss_on != MX_LOSS_ALL && x->n_prompt)
+        MX_TRY_OUT(st, behind_prompt(e, x, x->messages, x->n_prompt, d, &begins));
+    if (e->loss_on == MX_LOSS_ASSISTANT) { /* of the prompt nothing, whoever wrote it */
+        MX_TRY_OUT(st, mark_assistant(e, &text, &spans, d));
+        if (begins)
+            memset(d->trained, false, (size_t)begins);
         goto out;
     }
-    if (e->loss_on == MX_LOSS_COMPLETION && x->n_prompt)
-        st = behind_prompt(e, x, x->messages, x->n_prompt, d, &begins);
     mark(e, d, begins);
 out:
     mx_chat_spans_fini(&spans);

@@ -49,6 +49,9 @@ typedef struct {
     int32_t *own_ids;
 } mx_example;
 
+/* How much better a pair's chosen answer is: reward models learn it. */
+#define MX_MARGIN_COLUMN "margin"
+
 /* Columns to read when the user names none. Ends in NULL. */
 extern const char *const mx_example_columns[];
 extern const int mx_example_n_columns;

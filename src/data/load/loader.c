@@ -273,6 +273,7 @@ static void make_slots(mx_loader *l)
                                        .segments = p + 2 * rows * s,
                                        .positions = p + 3 * rows * s,
                                        .rows = rows,
+                                       .margins = MX_NEW_N(&l->arena, float, rows),
                                        .first_image = MX_NEW_N(&l->arena, int64_t, rows + 1),
                                        .seq_len = s};
         l->slots[i].after.docs.cursors = MX_NEW_N(&l->arena, mx_cursor, l->mixture.n);
@@ -304,12 +305,14 @@ static mx_status open_mixture(mx_loader *l)
     mx_dataset_options *sets = mx_arena_copy(&l->arena, l->o.datasets,
                                              sizeof *sets * (size_t)l->o.n_datasets);
     int n = e->columns ? e->n_columns : mx_example_n_columns;
-    const char **columns = MX_NEW_N(&l->arena, const char *, n + 2);
+    const char **columns = MX_NEW_N(&l->arena, const char *, n + 3);
     memcpy(columns, e->columns ? e->columns : mx_example_columns, sizeof *columns * (size_t)n);
     if (e->images) {
         columns[n++] = e->images->column;
         columns[n++] = MX_IMAGES_COLUMN;
     }
+    if (e->takes_margins)
+        columns[n++] = MX_MARGIN_COLUMN;
     for (int k = 0; k < l->o.n_datasets; k++)
         if (!sets[k].source.columns) {
             sets[k].source.columns = columns;

@@ -52,6 +52,7 @@ typedef struct {
     int64_t n_trained; /* places with a label; 0 is possible and means no loss */
     float *pixels;     /* of the rows' images, in order, as the model takes them; NULL: none yet */
     int64_t n_images, cap_images;
+    float *margins;    /* (rows) of pairs with takes_margins, both rows the same; else 0 */
     int64_t *first_image; /* (rows + 1): those of row r are first_image[r] to first_image[r + 1] */
 } mx_batch;
 

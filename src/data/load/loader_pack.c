@@ -90,15 +90,11 @@ static mx_status add_record(mx_loader *l, mx_loader_item *it)
         trains &= mx_packer_trains(l->packer, it->docs[k].trained, it->docs[k].ids.n);
     for (int k = 0; k < it->n_docs && !trains; k++)
         memset(it->docs[k].trained, false, (size_t)it->docs[k].ids.n);
-    for (int k = 0; k < it->n_docs; k++)
+    for (int k = 0; k < it->n_docs; k++) {
         mx_packer_add(l->packer, it->docs[k].ids.ids, it->docs[k].trained, it->docs[k].ids.n);
+        mx_packer_note(l->packer, it->docs[k].margin);
+    }
     return MX_OK;
-}
-
-/* The epoch of the record before this cursor: random access counts on once the last is read. */
-static int64_t epoch_before(const mx_cursor *c)
-{
-    return c->epoch - (c->index == 0);
 }
 
 /* bfd packs an epoch by itself: the longest documents of several would come first otherwise. */
@@ -106,14 +102,15 @@ static bool begins_epoch(const mx_loader *l, const mx_loader_item *it)
 {
     bool by_itself = l->o.pack.kind == MX_PACK_BFD || l->o.epoch_batches;
     return by_itself && l->mixture.n == 1 && l->n_window > 0 &&
-           epoch_before(&it->after) != epoch_before(&l->window_after[l->n_window - 1]);
+           mx_cursor_epoch_before(&it->after) !=
+               mx_cursor_epoch_before(&l->window_after[l->n_window - 1]);
 }
 
 /* The first record of a window: may it stand in the batch that is being made? */
 static bool turns_epoch(const mx_loader *l, const mx_loader_item *it)
 {
     return l->o.epoch_batches && l->mixture.n == 1 && l->n_window == 0 && l->in_batch &&
-           epoch_before(&it->after) != l->last_epoch;
+           mx_cursor_epoch_before(&it->after) != l->last_epoch;
 }
 
 static mx_status fill_window(mx_loader *l)
@@ -131,7 +128,7 @@ static mx_status fill_window(mx_loader *l)
             epoch_ends = begins_epoch(l, it);
             if (epoch_ends)
                 continue;
-            l->last_epoch = epoch_before(&it->after);
+            l->last_epoch = mx_cursor_epoch_before(&it->after);
             c->taken++;
             MX_TRY(add_record(l, it));
         }
@@ -181,6 +178,8 @@ static mx_status take_row(mx_loader *l, mx_batch *b, int64_t row)
         out[2] = b->segments + local * s;
         out[3] = b->positions + local * s;
     }
+    if (mine)
+        b->margins[local] = mx_packer_noted(l->packer, l->at.row);
     mx_packer_write(l->packer, l->at.row++, out[0], out[1], out[2], out[3]);
     if (l->o.encoder.images)
         MX_TRY(mx_row_pictures(l->o.encoder.images, out[0], s, mine ? &b->pixels : NULL,
@@ -197,6 +196,7 @@ static mx_status take_row(mx_loader *l, mx_batch *b, int64_t row)
 static void clear_batch(const mx_loader *l, mx_batch *b)
 {
     b->n_tokens = b->n_trained = b->n_images = 0;
+    memset(b->margins, 0, sizeof *b->margins * (size_t)b->rows);
     memset(b->first_image, 0, sizeof *b->first_image * (size_t)(b->rows + 1));
     for (int64_t i = 0; i < b->rows * b->seq_len; i++) {
         b->tokens[i] = l->o.pack.pad_id;

@@ -10,6 +10,7 @@
 typedef struct {
     int64_t at, n;      /* tokens of the pool */
     int64_t doc;
+    float note;
     int64_t row, order; /* where it went; order of placing within the window */
     bool more; /* the document goes on after it: ids[at + n] is the label of the last place */
 } piece;
@@ -136,6 +137,20 @@ void mx_packer_add(mx_packer *p, const int32_t *ids, const uint8_t *trained, int
     memcpy(p->trained + p->n_ids, trained, (size_t)n);
     p->n_ids += n;
     cut(p, p->n_ids - n, n);
+}
+
+void mx_packer_note(mx_packer *p, float x)
+{
+    piece *last = p->n_pieces ? &p->pieces[p->n_pieces - 1] : NULL;
+    if (last && last->doc == p->n_docs - 1)
+        last->note = x;
+}
+
+float mx_packer_noted(const mx_packer *p, int64_t row)
+{
+    MX_ASSERT(row >= 0 && row < mx_packer_rows(p), "row %lld", (long long)row);
+    const bin *b = &p->bins[row];
+    return b->segments == 1 ? p->sorted[b->first].note : 0;
 }
 
 void mx_packer_skip(mx_packer *p, int64_t skip)

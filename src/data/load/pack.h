@@ -62,6 +62,10 @@ mx_packer *mx_packer_new(const mx_pack_options *o);
 void mx_packer_free(mx_packer *p);
 /* Adds a document; its number in the window is the count of those added before. */
 void mx_packer_add(mx_packer *p, const int32_t *ids, const uint8_t *trained, int64_t n);
+/* A number that goes with the document that was added last. */
+void mx_packer_note(mx_packer *p, float x);
+/* That of row `row`; of rows of several documents 0. */
+float mx_packer_noted(const mx_packer *p, int64_t row);
 /* Would anything of such a document be predicted? */
 bool mx_packer_trains(const mx_packer *p, const uint8_t *trained, int64_t n);
 bool mx_packer_full(const mx_packer *p);

@@ -13,7 +13,7 @@
 #include <xxhash.h>
 
 enum { HEADER = 28, MAX_IDS = 1 << 28 };
-static const char magic[8] = "maxctok1";
+static const char magic[8] = "maxctok2";
 
 typedef struct {
     mx_cache_key key;
@@ -82,7 +82,7 @@ static int64_t body_bytes(const uint8_t *h)
     uint32_t docs = get32(h + 16), a = get32(h + 20), b = get32(h + 24);
     if (docs > 2 || a > MAX_IDS || b > MAX_IDS || (docs < 2 && b) || (docs < 1 && a))
         return -1;
-    return 5 * ((int64_t)a + b) + 8;
+    return 5 * ((int64_t)a + b) + 4 + 8;
 }
 
 static void index_file(mx_token_cache *c, int file)
@@ -284,6 +284,8 @@ bool mx_token_cache_get(mx_token_cache *c, mx_cache_key key, mx_document docs[2]
             memcpy(docs[k].trained, p + 4 * n, (size_t)n);
         p += 5 * n;
     }
+    for (int k = 0; ok && k < *n_docs; k++)
+        memcpy(&docs[k].margin, p, 4);
     mx_free(buf);
     return ok;
 }
@@ -293,7 +295,7 @@ void mx_token_cache_put(mx_token_cache *c, mx_cache_key key, const mx_document d
     int64_t n[2] = {n_docs > 0 ? docs[0].ids.n : 0, n_docs > 1 ? docs[1].ids.n : 0};
     if (c->out < 0 || n[0] > MAX_IDS || n[1] > MAX_IDS)
         return;
-    size_t total = (size_t)(HEADER + 5 * (n[0] + n[1]) + 8);
+    size_t total = (size_t)(HEADER + 5 * (n[0] + n[1]) + 4 + 8);
     pthread_mutex_lock(&c->lock);
     if (total > c->cap_buf) {
         c->cap_buf = 2 * total;
@@ -310,6 +312,8 @@ void mx_token_cache_put(mx_token_cache *c, mx_cache_key key, const mx_document d
         }
         p += 5 * n[k];
     }
+    memcpy(p, &docs[0].margin, 4);
+    p += 4;
     uint64_t sum = XXH3_64bits(c->buf + HEADER, (size_t)(p - c->buf) - HEADER);
     memcpy(p, &sum, 8);
     if (pwrite(c->fds[c->out], c->buf, total, c->out_at) == (ssize_t)total) {

@@ -55,15 +55,13 @@ static void fill_sets(mx_dataset_options *sets, int n, const mx_train_data_reque
 static void fill_encoder(mx_encoder *e, const mx_train_data *d, const mx_train_data_request *r)
 {
     const mx_config *c = r->config;
-    const char *special = mx_config_text(c, "special_in_text");
     const char *const *columns, *name = r->evaluation ? "eval_data_columns" : "train_data_columns";
     *e = (mx_encoder){.tokenizer = d->tokenizer, .chat = d->chat, .vocab_size = r->vocab,
                       .add_bos = mx_config_bool(c, "add_bos"),
                       .add_eos = mx_config_bool(c, "add_eos"),
-                      .parse_special = strcmp(special, "parse") == 0 ||
-                                       (r->post && strcmp(special, "auto") == 0),
+                      .parse_special = d->parse_special,
                       .loss_on = r->loss_on, .whole = r->post, .takes_pairs = r->pairs,
-                      .sides_apart = r->sides_apart};
+                      .sides_apart = r->sides_apart, .takes_margins = r->takes_margins};
     int n = mx_config_list(c, name, &columns);
     if (mx_config_is_set(c, name)) {
         e->n_columns = n;
@@ -173,6 +171,8 @@ mx_status mx_train_data_open(mx_train_data *d, const mx_train_data_request *requ
         o.pack.drop_long = r.drops_long;
     }
     o.pack.pad_id = pad >= 0 && pad < r.vocab ? pad : 0;
+    const char *special = mx_config_text(c, "special_in_text");
+    d->parse_special = strcmp(special, "parse") == 0 || (r.post && strcmp(special, "auto") == 0);
     fill_encoder(&o.encoder, d, &r);
     if (r.images_per_row) {
         MX_TRY(open_images(d, &r, &sets[0], d->only_ids));

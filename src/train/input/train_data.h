@@ -16,6 +16,7 @@ typedef struct {
     mx_chat_template *chat;
     const char *chat_text; /* of a template that the configuration gives; NULL: none */
     bool only_ids;         /* nothing is tokenized */
+    bool parse_special;    /* as in mx_encoder */
     mx_encode_images images; /* table NULL: none */
     const mx_dataset_options *sets; /* of the mixture, in the arena */
     int n_sets;
@@ -36,6 +37,7 @@ typedef struct {
     bool pairs;            /* chosen and rejected: two rows each, never packed */
     bool sides_apart;      /* as in mx_encoder */
     bool drops_long;       /* as in mx_pack_options */
+    bool takes_margins;    /* as in mx_encoder */
     const mx_model_spec *model; /* with use_multimodal its images are read; NULL: text alone */
     int64_t images_per_row;     /* at most, to the model */
     bool once;             /* every record one time, in the order of the data */

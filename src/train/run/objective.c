@@ -75,5 +75,6 @@ void mx_objective_request(const mx_objective *o, const mx_config *c, mx_train_da
     r->pairs = o && o->rows == MX_ROWS_PAIRS;
     r->sides_apart = o && o->sides_apart;
     r->drops_long = o && o->drops_long;
+    r->takes_margins = o && o->takes_margins;
     r->loss_on = !o ? MX_LOSS_ALL : r->pairs ? MX_LOSS_COMPLETION : loss_on(c);
 }

@@ -85,6 +85,7 @@ struct mx_objective {
     mx_status (*adapt)(mx_model_spec *m);
     bool sides_apart;  /* as in mx_encoder */
     bool drops_long;   /* as in mx_pack_options */
+    bool takes_margins; /* as in mx_encoder */
     bool mean_of_microbatches; /* the loss is the mean of theirs, each a mean over what it has */
     bool balances; /* TRL adds the model's balance loss of experts, whatever its config says */
     bool is_nll; /* the loss is a mean over tokens of -log p: perplexity means something */

@@ -29,11 +29,17 @@ typedef struct {
     int n_extra;
 } evaluation;
 
+/* What the mean is over: of a negative log-likelihood what was predicted, however a step counts. */
+static int64_t evaluated(const mx_run *r, const mx_batch *b)
+{
+    return r->goal.objective && r->goal.objective->is_nll ? b->n_trained : mx_run_counted(r, b);
+}
+
 static mx_status feed_evaluated(void *ctx, int microbatch, mx_exec *e)
 {
     const evaluation *v = ctx;
     (void)microbatch;
-    float counted = (float)mx_run_counted(v->r, v->b);
+    float counted = (float)evaluated(v->r, v->b);
     MX_TRY(mx_exec_write(e, "aux_scale", &counted));
     return mx_run_feed(v->r, e, v->b, 0, 1);
 }
@@ -48,7 +54,7 @@ static mx_status add_evaluated(void *ctx, int microbatch, mx_exec *e)
     for (int i = 0; i < v->n_extra; i++) {
         float mean;
         MX_TRY(mx_exec_read(e, v->extra[i], &mean));
-        v->extra_sum[i] += (double)mean * (double)mx_run_counted(v->r, v->b);
+        v->extra_sum[i] += (double)mean * (double)evaluated(v->r, v->b);
     }
     if (v->mtp) {
         MX_TRY(mx_exec_read(e, "mtp_accepted", &accepted));
@@ -138,7 +144,7 @@ mx_status mx_run_evaluate(mx_run *r)
         if (!e.b)
             break;
         MX_TRY(evaluate_batch(&e));
-        *tokens += (double)mx_run_counted(r, e.b);
+        *tokens += (double)evaluated(r, e.b);
     }
     MX_TRY(sum_evaluated(r, v));
     r->loop.last_eval = *tokens > 0 ? *sum / *tokens : NAN;

@@ -97,7 +97,9 @@ static mx_status load_base(mx_run *r, bool resumes)
     if (*from && !resumes) {
         mx_adapter a;
         MX_TRY(mx_adapter_open(&a, from));
-        mx_status st = mx_adapter_load(r->session, &a.dir);
+        mx_status st = mx_adapter_check_tied(r->session, &a);
+        if (!st)
+            st = mx_adapter_load(r->session, &a.dir);
         mx_adapter_close(&a);
         MX_TRY(st);
         mx_progress_say(&r->report.progress, "adapter: from %s", from);
@@ -420,7 +422,8 @@ static mx_status begin(mx_run *r, const mx_run_start *s, const mx_mesh_rank *mes
         return mx_comm_agree(r->ranks.comm, mx_fail(mx_status_code(s->refused), "%s",
                                                     mx_status_text(s->refused)));
     read_rules(r);
-    r->schedule = mx_schedule_make(c);
+    bool trl = r->goal.objective && strcmp(mx_config_text(c, "semantics"), "trl") == 0;
+    r->schedule = trl ? mx_schedule_make_open(c) : mx_schedule_make(c);
     r->steps = mx_schedule_run_steps(c);
     MX_TRY(open_model(r));
     mx_str text = {0};

@@ -10,15 +10,16 @@ int64_t mx_schedule_run_steps(const mx_config *cfg)
     return steps > 0 ? steps : mx_config_int(cfg, "learning_rate_schedule_steps");
 }
 
-mx_schedule mx_schedule_make(const mx_config *cfg)
+static mx_schedule make(const mx_config *cfg, bool open)
 {
     const char *type = mx_config_text(cfg, "lr_schedule_type");
     bool linear = strcmp(mx_config_text(cfg, "wsd_decay_style"), "linear") == 0;
     int64_t n = mx_config_int(cfg, "learning_rate_schedule_steps");
-    mx_schedule s = {.peak = mx_config_float(cfg, "learning_rate")};
+    mx_schedule s = {.peak = mx_config_float(cfg, "learning_rate"), .open = open};
     s.final = s.peak * mx_config_float(cfg, "learning_rate_final_fraction");
     s.steps = n > 0 ? n : mx_schedule_run_steps(cfg);
-    s.warmup = (int64_t)((double)s.steps * mx_config_float(cfg, "warmup_steps_fraction"));
+    double warmup = (double)s.steps * mx_config_float(cfg, "warmup_steps_fraction");
+    s.warmup = (int64_t)(open ? ceil(warmup) : warmup);
     if (strcmp(type, "cosine") == 0) {
         s.shape = MX_DECAY_COSINE;
         s.decay = s.steps - s.warmup;
@@ -33,6 +34,16 @@ mx_schedule mx_schedule_make(const mx_config *cfg)
     return s;
 }
 
+mx_schedule mx_schedule_make(const mx_config *cfg)
+{
+    return make(cfg, false);
+}
+
+mx_schedule mx_schedule_make_open(const mx_config *cfg)
+{
+    return make(cfg, true);
+}
+
 double mx_schedule_rate(const mx_schedule *s, int64_t step)
 {
     MX_ASSERT(step >= 0, "step=%lld", (long long)step);
@@ -45,7 +56,8 @@ double mx_schedule_rate(const mx_schedule *s, int64_t step)
         return s->peak;
     if (s->shape == MX_DECAY_TO_ZERO)
         return s->peak * (double)(s->decay - i) / (double)s->decay;
-    double x = s->decay > 1 ? (double)i / (double)(s->decay - 1) : 1;
+    int64_t last = s->open ? s->decay : s->decay - 1;
+    double x = last > 0 ? (double)i / (double)last : 1;
     if (s->shape == MX_DECAY_LINEAR)
         return s->peak + (s->final - s->peak) * x;
     double a = 0.5 * (cos(M_PI * x) + 1);

@@ -11,6 +11,7 @@
  * x = i / (d - 1):  linear  peak + (final - peak) x      cosine  a = (cos(pi x) + 1) / 2,
  * peak a + final (1 - a).  A decay of one step is at the final rate. After n steps the rate is 0:
  * a run with more steps than its schedule measures what was trained. The same as MaxText's.
+ * Post-training with semantics=trl has transformers' cosine, x = i / d, and w is rounded up.
  * linear (transformers') is peak (n - step) / (n - w) after the warmup: 0 after the last step.
  */
 #ifndef MX_TRAIN_SCHEDULE_H
@@ -26,10 +27,13 @@ typedef struct {
     int64_t warmup; /* steps of it, at the start */
     int64_t decay;  /* steps of it, at the end */
     mx_decay shape;
+    bool open;      /* transformers': the final rate is that of the step after the last */
 } mx_schedule;
 
 /* From learning_rate, lr_schedule_type, warmup_steps_fraction and their relatives. */
 mx_schedule mx_schedule_make(const mx_config *cfg);
+/* The same as transformers has it. */
+mx_schedule mx_schedule_make_open(const mx_config *cfg);
 /* Number of steps of a run: `steps`, or the schedule's length when that is -1. */
 int64_t mx_schedule_run_steps(const mx_config *cfg);
 double mx_schedule_rate(const mx_schedule *s, int64_t step);

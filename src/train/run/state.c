@@ -60,17 +60,23 @@ static mx_status fetch(void *ctx, const mx_st_source *s, uint64_t at, void *dst,
     return mx_var_read_part(ctx, s->user, at, dst, n);
 }
 
-/* Adapters and what is trained whole, as PEFT calls them. */
+/* Adapters and what is trained whole, as PEFT calls them: an embedding that the head is tied to is
+ * the head's tensor too. */
 static int64_t collect_adapter(mx_session *s, mx_arena *a, mx_st_source **out)
 {
     int64_t n = 0;
-    *out = MX_NEW_N(a, mx_st_source, mx_session_count(s));
+    const mx_var *tied = mx_adapter_saves_tied(s);
+    *out = MX_NEW_N(a, mx_st_source, mx_session_count(s) + 1);
     for (int i = 0; i < mx_session_count(s); i++) {
         mx_var *v = mx_session_var(s, i);
         if (v->attr.kind != MX_VAR_WEIGHT || v->attr.frozen)
             continue;
         (*out)[n] = source_of(s, v);
         (*out)[n++].name = mx_adapter_tensor_name(s, a, v);
+        if (v == tied) {
+            (*out)[n] = source_of(s, v);
+            (*out)[n++].name = MX_ADAPTER_TIED_HEAD;
+        }
     }
     return n;
 }
