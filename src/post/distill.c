@@ -246,6 +246,12 @@ static int report(const mx_objective_run *o, mx_metric *out)
     return 1;
 }
 
+/* TRL's GKD takes all messages but the last for the prompt. */
+static bool answers_last(const mx_config *c)
+{
+    return strcmp(mx_config_text(c, "loss_type"), "gkd") == 0;
+}
+
 const mx_objective mx_objective_distill = {
     .name = "distill",
     .doc = "the distributions of a teacher: MaxText's loss, GKD",
@@ -253,6 +259,7 @@ const mx_objective mx_objective_distill = {
     .data = "what sft takes",
     .place = 8,
     .rows = MX_ROWS_DOCUMENTS,
+    .answers_last = answers_last,
     .read = mx_distill_read,
     .loss = mx_distill_build,
     .open = open,

@@ -69,6 +69,22 @@ static mx_status to_json(const mx_record *r, json_t **out)
     return MX_OK;
 }
 
+/* Schemas of tools may be given as the text of their list. */
+static mx_status parse_tools(json_t *record)
+{
+    const json_t *tools = json_object_get(record, "tools");
+    json_error_t error;
+    if (!json_is_string(tools))
+        return MX_OK;
+    json_t *list = json_loadb(json_string_value(tools), json_string_length(tools), 0, &error);
+    if (!json_is_array(list)) {
+        json_decref(list);
+        return mx_fail(MX_INPUT, "column \"tools\": expected a list of schemas, or its text");
+    }
+    json_object_set_new(record, "tools", list);
+    return MX_OK;
+}
+
 static char *copy_text(const char *text, size_t n)
 {
     char *s = mx_realloc(NULL, n + 1);
@@ -117,6 +133,8 @@ static mx_status read_next(mx_prompts *p, mx_post_prompt *a, bool *end)
     if (*end)
         return MX_OK;
     mx_status st = to_json(&p->record, &a->record);
+    if (!st)
+        st = parse_tools(a->record);
     const json_t *prompt = json_object_get(a->record, "prompt");
     prompt = prompt ? prompt : json_object_get(a->record, "messages");
     prompt = prompt ? prompt : json_object_get(a->record, "question");

@@ -172,3 +172,44 @@ MX_TEST(encode_never_promotes_special_tokens_of_data)
     mx_chat_template_close(chat);
     mx_tokenizer_close(t);
 }
+
+/* Schemas of tools reach the template wherever messages do, as a list or as its text; of messages
+ * that are a prompt nothing is trained, whoever wrote it. */
+MX_TEST(encode_tools_and_prompts_of_messages)
+{
+    static const char tools[] =
+        "{% if tools %}{{ tools[0].name }}:{% endif %}{% for m in messages %}[{{ m.role[0] }}]"
+        "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}!{% endgeneration %}"
+        "{% else %}{{ m.content }}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}[a]{% endif %}";
+#define ASK "\"prompt\": [{\"role\": \"assistant\", \"content\": \"p\"}, {\"role\": \"user\", " \
+            "\"content\": \"q\"}], "
+    mx_encoder e = {.whole = true, .loss_on = MX_LOSS_COMPLETION};
+    check(e, tools, "{" ASK "\"chosen\": [{\"role\": \"assistant\", \"content\": \"y\"}], "
+          "\"rejected\": [{\"role\": \"assistant\", \"content\": \"n\"}], "
+          "\"tools\": [{\"name\": \"T\"}]}", "<T:[a]p![u]q[a]>y!|<T:[a]p![u]q[a]>n!");
+    static const char answered[] = "{" ASK "\"completion\": [{\"role\": \"assistant\", "
+                                   "\"content\": \"y\"}], \"tools\": \"[{\\\"name\\\": \\\"T\\\"}]\"}";
+    check(e, tools, answered, "<T:[a]p![u]q[a]>y!");
+    e.loss_on = MX_LOSS_ASSISTANT;
+    check(e, tools, answered, "<T:[a]p![u]q[a]>y!");
+    e.loss_on = MX_LOSS_COMPLETION;
+    e.answers_last = true;
+    check(e, tools, "{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": "
+          "\"assistant\", \"content\": \"y\"}]}", "<[u]q[a]>y!");
+#undef ASK
+}
+
+MX_TEST(encode_margins)
+{
+    mx_encoder e = {.whole = true, .loss_on = MX_LOSS_COMPLETION, .takes_margins = true};
+    check(e, NULL, "{\"prompt\": \"p\", \"chosen\": \"y\", \"rejected\": \"n\", \"margin\": 0.5}",
+          "<p>y|<p>n");
+    check(e, NULL, "{\"prompt\": \"p\", \"chosen\": \"y\", \"rejected\": \"n\", \"margin\": null}",
+          "<p>y|<p>n");
+    check(e, NULL, "{\"prompt\": \"p\", \"chosen\": \"y\", \"rejected\": \"n\", \"margin\": \"1\"}",
+          "!expected a number");
+    e.takes_margins = false;
+    check(e, NULL, "{\"prompt\": \"p\", \"chosen\": \"y\", \"rejected\": \"n\", \"margin\": \"1\"}",
+          "<p>y|<p>n");
+}

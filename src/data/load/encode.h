@@ -27,6 +27,7 @@ typedef struct {
     bool takes_pairs;              /* preferences and nothing else; otherwise they are refused */
     bool sides_apart;              /* ORPO's pairs: encode_whole.c */
     bool takes_margins;            /* of pairs: the column `margin` */
+    bool answers_last;             /* of conversations without a prompt, the last message is it */
     bool parse_special;            /* special-token strings in data become special tokens */
     int64_t vocab_size;            /* ids from files must be below it; 0: not checked */
     const char *const *columns;    /* named by the user; NULL: by example.h's table */
@@ -38,7 +39,7 @@ typedef struct {
 static inline int mx_encoder_mode(const mx_encoder *e)
 {
     return (int)e->loss_on + 8 * e->whole + 16 * e->takes_pairs + 32 * e->sides_apart +
-           64 * e->takes_margins;
+           64 * e->takes_margins + 128 * e->answers_last;
 }
 
 /* Owns its memory and keeps it from one to the next. */

@@ -199,8 +199,11 @@ static mx_status encode_chat(const mx_encoder *e, const mx_example *x, mx_docume
         goto out;
     }
     MX_TRY_OUT(st, tokenize(e, &text, true, &d->ids));
-    if (e->loss_on != MX_LOSS_ALL && x->n_prompt)
-        MX_TRY_OUT(st, behind_prompt(e, x, x->messages, x->n_prompt, d, &begins));
+    size_t n = x->n_prompt, all = json_array_size(x->messages);
+    if (!n && e->answers_last && e->loss_on == MX_LOSS_COMPLETION && all > 1)
+        n = all - 1;
+    if (e->loss_on != MX_LOSS_ALL && n)
+        MX_TRY_OUT(st, behind_prompt(e, x, x->messages, n, d, &begins));
     if (e->loss_on == MX_LOSS_ASSISTANT) { /* of the prompt nothing, whoever wrote it */
         MX_TRY_OUT(st, mark_assistant(e, &text, &spans, d));
         if (begins)

@@ -140,15 +140,22 @@ static mx_status extend(const ctx *c, int i, const char *role, json_t *list)
     return st;
 }
 
+/* A list of schemas, or its text. */
+static mx_status read_tools(const ctx *c)
+{
+    int tools = find(c, "tools");
+    return tools >= 0 ? parse(c, tools, &c->e->tools) : MX_OK;
+}
+
 static mx_status make_chat(ctx *c, int i)
 {
     c->e->kind = MX_EXAMPLE_CHAT;
     c->e->messages = json_array();
-    int tools = find(c, "tools"), system = find(c, "system");
+    int system = find(c, "system");
     if (is_text(c, system) && slice(c, system).len)
         MX_TRY(extend(c, system, "system", c->e->messages));
     MX_TRY(extend(c, i, "user", c->e->messages));
-    return tools >= 0 ? parse(c, tools, &c->e->tools) : MX_OK;
+    return read_tools(c);
 }
 
 /* --- the other shapes --- */
@@ -185,7 +192,8 @@ static mx_status make_completion(ctx *c, int prompt, int completion)
     c->e->messages = json_array();
     MX_TRY(extend(c, prompt, "user", c->e->messages));
     c->e->n_prompt = json_array_size(c->e->messages);
-    return extend(c, completion, "assistant", c->e->messages);
+    MX_TRY(extend(c, completion, "assistant", c->e->messages));
+    return read_tools(c);
 }
 
 static mx_status make_preference(ctx *c, int prompt, int chosen, int rejected)
@@ -216,7 +224,7 @@ static mx_status make_preference(ctx *c, int prompt, int chosen, int rejected)
         json_decref(tail);
         MX_TRY(st);
     }
-    return MX_OK;
+    return read_tools(c);
 }
 
 static mx_status int_list(ctx *c, int i, int32_t **out, int64_t *n)

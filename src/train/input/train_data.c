@@ -61,7 +61,8 @@ static void fill_encoder(mx_encoder *e, const mx_train_data *d, const mx_train_d
                       .add_eos = mx_config_bool(c, "add_eos"),
                       .parse_special = d->parse_special,
                       .loss_on = r->loss_on, .whole = r->post, .takes_pairs = r->pairs,
-                      .sides_apart = r->sides_apart, .takes_margins = r->takes_margins};
+                      .sides_apart = r->sides_apart, .takes_margins = r->takes_margins,
+                      .answers_last = r->answers_last};
     int n = mx_config_list(c, name, &columns);
     if (mx_config_is_set(c, name)) {
         e->n_columns = n;

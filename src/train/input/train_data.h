@@ -37,7 +37,8 @@ typedef struct {
     bool pairs;            /* chosen and rejected: two rows each, never packed */
     bool sides_apart;      /* as in mx_encoder */
     bool drops_long;       /* as in mx_pack_options */
-    bool takes_margins;    /* as in mx_encoder */
+    bool takes_margins;    /* likewise */
+    bool answers_last;     /* likewise */
     const mx_model_spec *model; /* with use_multimodal its images are read; NULL: text alone */
     int64_t images_per_row;     /* at most, to the model */
     bool once;             /* every record one time, in the order of the data */

@@ -76,5 +76,6 @@ void mx_objective_request(const mx_objective *o, const mx_config *c, mx_train_da
     r->sides_apart = o && o->sides_apart;
     r->drops_long = o && o->drops_long;
     r->takes_margins = o && o->takes_margins;
+    r->answers_last = o && o->answers_last && o->answers_last(c);
     r->loss_on = !o ? MX_LOSS_ALL : r->pairs ? MX_LOSS_COMPLETION : loss_on(c);
 }

@@ -86,6 +86,7 @@ struct mx_objective {
     bool sides_apart;  /* as in mx_encoder */
     bool drops_long;   /* as in mx_pack_options */
     bool takes_margins; /* as in mx_encoder */
+    bool (*answers_last)(const mx_config *c); /* as in mx_encoder; NULL: no */
     bool mean_of_microbatches; /* the loss is the mean of theirs, each a mean over what it has */
     bool balances; /* TRL adds the model's balance loss of experts, whatever its config says */
     bool is_nll; /* the loss is a mean over tokens of -log p: perplexity means something */
