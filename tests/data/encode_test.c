@@ -188,8 +188,9 @@ MX_TEST(encode_tools_and_prompts_of_messages)
     check(e, tools, "{" ASK "\"chosen\": [{\"role\": \"assistant\", \"content\": \"y\"}], "
           "\"rejected\": [{\"role\": \"assistant\", \"content\": \"n\"}], "
           "\"tools\": [{\"name\": \"T\"}]}", "<T:[a]p![u]q[a]>y!|<T:[a]p![u]q[a]>n!");
-    static const char answered[] = "{" ASK "\"completion\": [{\"role\": \"assistant\", "
-                                   "\"content\": \"y\"}], \"tools\": \"[{\\\"name\\\": \\\"T\\\"}]\"}";
+    static const char answered[] =
+        "{" ASK "\"completion\": [{\"role\": \"assistant\", \"content\": \"y\"}], "
+        "\"tools\": \"[{\\\"name\\\": \\\"T\\\"}]\"}";
     check(e, tools, answered, "<T:[a]p![u]q[a]>y!");
     e.loss_on = MX_LOSS_ASSISTANT;
     check(e, tools, answered, "<T:[a]p![u]q[a]>y!");
