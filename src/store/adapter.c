@@ -312,15 +312,17 @@ static bool is_base(mx_session *s, const mx_st_tensor *t)
     return w && t->ndim == 2 && t->dim[0] == w->type.dim[0] && t->dim[1] == w->type.dim[1];
 }
 
+bool mx_adapter_is_tied(mx_session *s, const char *weight)
+{
+    bool table = mx_ends_with(weight, "embed_tokens.weight") || mx_ends_with(weight, ".wte.weight");
+    return table && !mx_session_find(s, "lm_head.weight") && !mx_session_find(s, "score.weight");
+}
+
 const mx_var *mx_adapter_saves_tied(mx_session *s)
 {
-    if (mx_session_find(s, "lm_head.weight") || mx_session_find(s, "score.weight"))
-        return NULL;
     for (int i = 0; i < mx_session_count(s); i++) {
         const mx_var *v = mx_session_var(s, i);
-        bool table = mx_ends_with(v->name, "embed_tokens.weight") ||
-                     mx_ends_with(v->name, ".wte.weight");
-        if (table && is_trained(v) && !v->attr.adapter)
+        if (is_trained(v) && !v->attr.adapter && mx_adapter_is_tied(s, v->name))
             return v;
     }
     return NULL;

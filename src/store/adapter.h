@@ -27,6 +27,8 @@ void mx_adapter_close(mx_adapter *a);
 /* The session's adapters, and weights that are trained whole, from the directory's tensors. What is
  * missing, misshapen or belongs to no module of the model is listed. */
 mx_status mx_adapter_load(mx_session *s, mx_hf_dir *dir) MX_MUST_USE;
+/* Is it an embedding that is the language head too? */
+bool mx_adapter_is_tied(mx_session *s, const char *weight);
 /* The embedding that is trained whole and that the head is tied to. That is PEFT's with
  * ensure_weight_tying only: another adapter is refused. */
 const mx_var *mx_adapter_saves_tied(mx_session *s); /* NULL: none */

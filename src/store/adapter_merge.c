@@ -121,10 +121,22 @@ static mx_status clear(mx_session *s, mx_var *v, mx_arena *scratch)
 }
 
 /* Gate and up may share a B: it becomes zero when both have been merged. */
+/* An adapter changes what the embedding looks up; a head that is tied to it stays. */
+static mx_status check_tables(mx_session *s)
+{
+    mx_adapter_parts p;
+    for (int i = 0; i < mx_session_count(s); i++)
+        if (mx_adapter_parts_of(s, i, &p) && mx_adapter_is_tied(s, mx_session_var(s, i)->name))
+            return mx_fail(MX_USAGE, "%s has an adapter, and the head, which is tied to it, has "
+                           "none: no merged model is the same. Use the adapter beside the model",
+                           p.module);
+    return MX_OK;
+}
+
 mx_status mx_adapter_merge(mx_session *s, const mx_lora *l)
 {
     mx_adapter_parts p;
-    mx_status st = MX_OK;
+    mx_status st = check_tables(s);
     for (int i = 0; i < 2 * mx_session_count(s) && !st; i++) {
         mx_arena scratch = {0};
         bool merges = i < mx_session_count(s);
