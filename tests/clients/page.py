@@ -117,7 +117,7 @@ def check_acts(p):
     idle(p)
     p.wait("document.getElementById('talk').innerText.includes('France? Please.')", "an edited message does not show")
     assert messages(p) == 2, messages(p)
-    p.run("document.getElementById('max_tokens').value = 120; document.getElementById('max_tokens').dispatchEvent(new Event('change'))")
+    p.run("document.getElementById('max_tokens').value = 60; document.getElementById('max_tokens').dispatchEvent(new Event('change'))")
     talk(p, "Go on")
     p.key("Escape", 27)  # stops what is still being written
     idle(p)
