@@ -31,6 +31,15 @@ static int degrees_of(int64_t n, int64_t most, int64_t out[MOST_DEGREES])
     return k;
 }
 
+/* The divisor of n that follows d; n + 1 behind the last. */
+static int64_t next_divisor(int64_t n, int64_t d)
+{
+    for (d++; d <= n / 2; d++)
+        if (n % d == 0)
+            return d;
+    return d <= n ? n : n + 1;
+}
+
 static int64_t common_divisor(int64_t a, int64_t b)
 {
     return b ? common_divisor(b, a % b) : a;
@@ -162,7 +171,7 @@ static bool fill_batch(search *s, mx_plan_choice c)
     return fits;
 }
 
-/* Microbatches of one mesh, doubling until they do not fit. */
+/* Microbatches of one mesh, all that divide its rows, until they do not fit. */
 static void fill_mesh(search *s, const degrees *d)
 {
     mx_plan_choice c = {.mesh = mesh_of(d, s->q->machine->per_node)};
@@ -172,7 +181,7 @@ static void fill_mesh(search *s, const degrees *d)
     if (s->q->sequences % c.layout.data || (int64_t)s->profile[0]->width % c.layout.shard)
         return;
     int64_t rows = s->q->sequences / c.layout.data;
-    for (int64_t b = 1; b <= rows && rows % b == 0; b *= 2) {
+    for (int64_t b = 1; b <= rows; b = next_divisor(rows, b)) {
         c.layout.microbatch = b;
         c.layout.n_microbatches = rows / b;
         if ((d->stage > 1 && c.layout.n_microbatches < d->stage) || b * c.layout.data > s->rows)

@@ -21,7 +21,8 @@ small="base_emb_dim=64 base_num_query_heads=4 base_num_kv_heads=2 head_dim=16 ba
 expect 0 '^memory ' $maxc plan $small
 expect 0 '128 tokens per step = 1 data rank x 4 sequences x 1 microbatch x 32 tokens' $maxc plan $small
 expect 0 '"fits": true' $maxc plan $small format=json
-expect 0 'MFU at most' $maxc plan $small chip=h100
+expect 0 'MFU [0-9.]*%; at least .* s at the rates of the data sheet' $maxc plan $small chip=h100
+expect 0 'time      at least .*MFU at most' $maxc plan dpo $small chip=h100
 expect 0 ' of 24.0 GiB' $maxc plan $small chip=rtx4090
 expect 4 'does not fit in the 16.0 GiB that the chip has' $maxc plan model_name=llama3.2-1b chip=t4 per_device_batch_size=1
 expect 2 'rtx5090' $maxc plan $small chip=rtx5091

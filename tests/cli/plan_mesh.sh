@@ -52,6 +52,11 @@ expect 2 'mesh=auto: expected the machine' $plan mesh=auto
 seconds() { $plan compile_topology=h100x8 "$@" | sed -n 's/^  1  *\([^ ]*\) s .*/\1/p'; }
 some=$(seconds) all=$(seconds exhaustive=true)
 awk -v s="$some" -v a="$all" 'BEGIN { exit !(a > 0 && s >= a && s <= 1.02 * a) }' || { echo "plan_mesh.sh: $some s, of all layouts $all"; bad=1; }
+# A batch that is no power of two has microbatches of all its divisors.
+best() { $maxc plan model_name=qwen3-30b-a3b compile_topology=h100x64 max_target_length=4096 per_device_batch_size=12 "$@" |
+    sed -n 's/^time *\([^ ]*\) s .*/\1/p'; }
+some=$(best) one=$(best mesh=fsdp=64 remat_policy=full)
+awk -v s="$some" -v o="$one" 'BEGIN { exit !(s > 0 && s <= 1.001 * o) }' || { echo "plan_mesh.sh: chosen $some s, mesh=fsdp=64 takes $one s"; bad=1; }
 # Adapters: no gradients of the weights, which are most of a third of the work, and matmuls of their own.
 took() { $model compile_topology=h100x1 mesh=data=1 remat_policy=none per_device_batch_size=8 format=json "$@" |
     tr -d '\n ' | sed -n 's/.*"model_flops":\([^,]*\),.*"rank_flops":\([^,]*\),.*"seconds":\([^,}]*\).*/\1 \2 \3/p'; }
