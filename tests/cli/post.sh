@@ -66,6 +66,10 @@ run inspect "$tmp/runs/grpo" || fail "inspect of a run with rewards"
 for shown in 'grpo: reward ' 'grpo: completions/mean_length ' 'answers over time' '    step      2  reward'; do
     grep -q "$shown" "$tmp/out" || fail "inspect does not show \`$shown\`"
 done
+# a reward model from pairs with margins, in batches that grow
+# shellcheck disable=SC2086
+run dpo ${tiny#* } $wide load_parameters_path=$post/scorer dataset_path=$post/pairs_margin.jsonl run_name=scores loss_type=reward max_target_length=48 \
+    per_device_batch_size=4 enable_rampup_batch_size=true per_device_batch_size_start=2 global_rampup_samples=4 || fail "reward with a batch that grows"
 # in bfloat16 the frozen weights lie so, and the reference is they without the adapter
 # shellcheck disable=SC2086
 run dpo $tiny dtype=bfloat16 dataset_path=$post/pairs.jsonl run_name=narrow lora.enable_lora=true per_device_batch_size=2 max_target_length=64 ||

@@ -29,6 +29,7 @@ mx_status mx_run_stage_open(mx_run *r)
                              .labels = p + n,
                              .segments = p + 2 * n,
                              .positions = p + 3 * n,
+                             .margins = MX_NEW_N(&r->arena, float, n / b->length),
                              .seq_len = b->length};
     return MX_OK;
 }
@@ -81,6 +82,7 @@ static void add_rows(mx_batch *to, const mx_batch *b)
     memcpy(to->labels + at, b->labels, sizeof(int32_t) * n);
     memcpy(to->segments + at, b->segments, sizeof(int32_t) * n);
     memcpy(to->positions + at, b->positions, sizeof(int32_t) * n);
+    memcpy(to->margins + to->rows, b->margins, sizeof(float) * (size_t)b->rows);
     to->rows += b->rows;
     to->n_tokens += b->n_tokens;
     to->n_trained += b->n_trained;
@@ -93,6 +95,8 @@ static void pad_rows(mx_batch *to, int64_t rows)
         to->tokens[i] = to->segments[i] = to->positions[i] = 0;
         to->labels[i] = MX_NO_LABEL;
     }
+    for (int64_t i = to->rows; i < rows; i++)
+        to->margins[i] = 0;
     to->rows = rows;
 }
 
