@@ -100,6 +100,13 @@ status=0; "$maxc" data dataset_path=/dev/zero > "$dir/out" 2>&1 || status=$?
 [ "$status" = 3 ] || fail "exit status $status for a device, expected 3"
 has "/dev/zero: not a regular file"
 
+# batches that memory does not hold
+status=0; "$maxc" train dataset_path="$dir/bad.jsonl" run_name=large base_output_directory="$dir" base_emb_dim=32 head_dim=8 \
+    base_num_query_heads=4 base_num_kv_heads=2 base_mlp_dim=64 base_num_decoder_layers=1 max_target_length=64 \
+    gradient_accumulation_steps=1000000000 > "$dir/out" 2>&1 || status=$?
+[ "$status" = 4 ] || fail "exit status $status for batches that memory does not hold, expected 4"
+has "use a smaller per_device_batch_size, gradient_accumulation_steps"
+
 # inspect: every kind of data file, a tokenizer, a missing file
 for f in snappy_v1.parquet types.arrow examples.tfrecord zstd.arrayrecord fast.jsonl; do
     "$maxc" inspect "tests/data/fixtures/$f" > "$dir/out"

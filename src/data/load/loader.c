@@ -10,6 +10,7 @@
  */
 #include "data/load/loader.h"
 #include "base/clock.h"
+#include "base/memory_available.h"
 #include "base/signals.h"
 
 #include "data/image/encode_image.h"
@@ -261,10 +262,26 @@ static uint64_t shape_hash(const mx_loader *l)
     return h;
 }
 
+/* The batches that are held at a time; in double, for the product may be beyond 64 bits. */
+static mx_status check_memory(const mx_loader *l)
+{
+    double rows = (double)(l->o.batch_rows / l->o.n_ranks), s = (double)l->o.pack.seq_len;
+    double bytes = l->n_slots * rows * (4 * sizeof(int32_t) * s + sizeof(int64_t));
+    mx_memory_available left = mx_memory_available_now();
+    if (bytes <= (double)left.bytes)
+        return MX_OK;
+    char needs[32], has[32];
+    return mx_fail(MX_MEMORY,
+                   "%d batches of %.0f rows of %.0f tokens are held at a time; they need %s, which "
+                   "does not fit in the %s that %s; use a smaller per_device_batch_size, "
+                   "gradient_accumulation_steps or prefetch_batches",
+                   l->n_slots, rows, s, mx_format_bytes(needs, sizeof needs, bytes),
+                   mx_format_bytes(has, sizeof has, (double)left.bytes), left.why);
+}
+
 static void make_slots(mx_loader *l)
 {
     int64_t rows = l->o.batch_rows / l->o.n_ranks, s = l->o.pack.seq_len;
-    l->n_slots = l->o.n_ahead + 2; /* one in the caller's hands, one being made */
     l->slots = MX_NEW_N(&l->arena, mx_loader_slot, l->n_slots);
     for (int i = 0; i < l->n_slots; i++) {
         int32_t *p = MX_NEW_N(&l->arena, int32_t, 4 * rows * s);
@@ -357,6 +374,8 @@ mx_status mx_loader_open(mx_loader **out, const mx_loader_options *o)
     l->n_chunks = 2 * l->o.n_threads + 2;
     l->chunks = MX_NEW_N(&l->arena, mx_loader_chunk, l->n_chunks);
     l->threads = MX_NEW_N(&l->arena, pthread_t, l->o.n_threads + 2);
+    l->n_slots = l->o.n_ahead + 2; /* one in the caller's hands, one being made */
+    MX_TRY_OUT(st, check_memory(l));
     make_slots(l);
     look_at_data(l);
     reset(l);
