@@ -46,7 +46,7 @@ static mx_status read_losses(const mx_config *c, mx_arena *a, settings *s)
     const char *const *items;
     int n = mx_config_list(c, "loss_weights", &items);
     for (int i = 0; i < n && n == s->n; i++)
-        if (!mx_parse_f64(items[i], &s->weight[i]))
+        if (!mx_parse_f64(items[i], &s->weight[i]) || !isfinite(s->weight[i]))
             n = -1;
     if (n && n != s->n)
         return mx_fail(MX_USAGE, "%s: expected a number for each of the %d losses of loss_type",

@@ -60,7 +60,7 @@ static mx_status read_weights(mx_rewards *r, const mx_config *c)
     for (int i = 0; i < count; i++)
         r->weight[i] = 1;
     for (int i = 0; i < n && n == count; i++)
-        if (!mx_parse_f64(items[i], &r->weight[i]))
+        if (!mx_parse_f64(items[i], &r->weight[i]) || !isfinite(r->weight[i]))
             n = -1;
     if (n && n != count)
         return mx_fail(MX_USAGE, "%s: expected a number for each of the %d rewards",

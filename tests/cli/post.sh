@@ -53,6 +53,8 @@ grep -q 'there are none to show' "$tmp/out" || fail "data grpo does not say why"
 
 # shellcheck disable=SC2086
 run dpo $tiny $wide dataset_path=$post/pairs.jsonl run_name=dpo per_device_batch_size=2 max_target_length=64 || fail "dpo"
+run dpo $tiny $wide dataset_path=$post/pairs.jsonl run_name=weights loss_weights=nan
+[ $? = 2 ] && grep -q 'loss_weights=nan: expected a number' "$tmp/out" || fail "a loss weight that is not a number"
 grep -q '"rewards/margins"' "$tmp/runs/dpo/metrics.jsonl" || fail "dpo has no margins"
 # shellcheck disable=SC2086
 run dpo $tiny $wide dataset_path=$post/pairs.jsonl run_name=orpo loss_type=orpo per_device_batch_size=2 max_target_length=64 || fail "orpo"
