@@ -72,8 +72,8 @@ Y
     [ -n "$ours" ] && [ "$(echo "$theirs" | awk '{ printf "%.4f %.4f %.4f %.4f ", $1, $2, $3, $4 }')" = "$ours" ] ||
         { echo "lm-eval: '$theirs', maxc eval: '$ours'"; cat "$tmp/log"; $maxc eval $model "$tmp/questions.jsonl" num_threads=1; exit 1; }
     lm_eval_of texts ''
-    theirs=$(sed -n 's/^|.*|\(word_perplexity\|byte_perplexity\|bits_per_byte\) *|[^|]*| *\([0-9.]*\)|.*/\1 \2/p' "$tmp/log" | sort)
-    ours_texts=$($maxc eval $model "$tmp/texts.jsonl" num_threads=1 | sed 's/  */ /g' | sort)
+    theirs=$(sed -n 's/^|.*|\(word_perplexity\|byte_perplexity\|bits_per_byte\) *|[^|]*| *\([0-9.]*\)|.*/\1 \2/p' "$tmp/log" | awk '{ printf "%s %.4f\n", $1, $2 }' | sort)
+    ours_texts=$($maxc eval $model "$tmp/texts.jsonl" num_threads=1 | awk '{ printf "%s %.4f\n", $1, $2 }' | sort)
     [ -n "$theirs" ] && [ "$theirs" = "$ours_texts" ] || { echo "lm-eval: '$theirs', maxc eval: '$ours_texts'"; cat "$tmp/log"; exit 1; }
     echo "lm-eval $($python -c 'import importlib.metadata as m; print(m.version("lm_eval"))') ok: $ours"
 else
