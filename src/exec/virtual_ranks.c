@@ -7,6 +7,8 @@
 #include <pthread.h>
 #include <string.h>
 
+enum { MOST = 256 }; /* ranks: each builds programs of its own, for groups of all of them */
+
 typedef struct {
     mx_mesh_rank mesh_rank;
     mx_status (*run)(void *ctx, const mx_mesh_rank *mesh_rank);
@@ -63,6 +65,10 @@ mx_status mx_virtual_ranks(const mx_mesh_plan *mesh, int n_threads,
 {
     mx_arena a = {0};
     int n = mesh->ranks, threads = n_threads > 0 ? n_threads : mx_threads_offered();
+    if (n > MOST)
+        return mx_fail(MX_USAGE, "the mesh has %d ranks, and one process runs at most %d; start "
+                       "processes (docs/runs.md), or look at such a mesh with `maxc plan`", n,
+                       MOST);
     virtual_rank *v = MX_NEW_N(&a, virtual_rank, n);
     mx_local_world *world = mx_local_world_new(&mesh->mesh);
     for (int i = 0; i < n; i++) {

@@ -56,6 +56,8 @@ refused 2 'argument ici_fsdp_parallelism=3: the mesh multiplies to 3 ranks and t
     ici_fsdp_parallelism=3 virtual_ranks=2
 refused 2 'layers.0.self_attn: .*ulysses: 6 query heads and 6 key heads do not divide by context=4; use ring' train \
     model_name=llama-15m run_name=r base_output_directory="$d" mesh=context=4 context_parallel_strategy=ulysses max_target_length=64
+refused 2 'has 1000 ranks, and one process runs at most 256' train model_name=llama-15m run_name=r base_output_directory="$d" \
+    dataset_type=synthetic mesh=data=1000
 refused 2 'this measurement is of one device' bench decode model_name=llama-15m mesh=tensor=2
 refused 2 'stage=2, and `maxc bench train` does not run as a pipeline yet' bench train model_name=llama-15m mesh=stage=2
 bench() { "$maxc" bench "$@" num_threads=2 > "$d/out" 2>&1 && grep -q 'tokens per second' "$d/out" || fail "bench $*: $(cat "$d/out")"; }
