@@ -66,15 +66,21 @@ void mx_run_inflight_close(mx_run *r)
 
 /* --- starting a step --- */
 
-/* The images of n rows, at most `most` a row, follow each other; pieces begin with their row, on a
- * mesh all images do. What is not used stays as it was: no token stands for it. */
+/* Images begin with their row: pieces do, and on a mesh all. Else they follow each other. */
+static bool images_lie_by_row(const mx_run *r)
+{
+    return !r->data.images.processor.spec.size || r->request.options.shape.images_by_row;
+}
+
+/* The images of n rows, at most `most` a row. What is not used stays as it was: no token stands for
+ * it. */
 static void copy_images(mx_run *r, const mx_batch *b, int64_t row, int64_t n, int64_t most)
 {
     const mx_image_spec *s = &r->data.images.processor.spec;
     size_t floats = (size_t)mx_image_floats(s);
+    bool by_row = images_lie_by_row(r);
     for (int64_t i = 0; i < n; i++) {
         int64_t from = b->first_image[row + i], count = b->first_image[row + i + 1] - from;
-        bool by_row = !s->size || r->request.options.shape.images_by_row;
         int64_t to = by_row ? i * most : from - b->first_image[row];
         if (!s->size)
             mx_pieces_clear(s, r->batch.pixels + (size_t)to * floats, most);
@@ -102,8 +108,7 @@ static mx_status feed_images(mx_run *r, mx_exec *e, const mx_batch *b, int64_t r
     int64_t rows = r->goal.fed, from = b->first_image[row];
     int64_t n = b->first_image[row + rows] - from;
     int64_t most = r->request.options.shape.images_per_row;
-    bool by_row = !r->data.images.processor.spec.size || r->request.options.shape.images_by_row;
-    bool fits = n <= rows * most;
+    bool by_row = images_lie_by_row(r), fits = n <= rows * most;
     for (int64_t i = row; i < row + rows && by_row; i++)
         fits = fits && b->first_image[i + 1] - b->first_image[i] <= most;
     if (!fits)
