@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_MASKS = 2048, LONGEST = 256 };
+enum { MOST_MASK_BYTES = 8 << 20, LONGEST = 256 };
 
 struct mx_token_bytes {
     int64_t vocab;
@@ -174,9 +174,23 @@ static bool walk(mx_constraint *c, uint32_t *bits)
     return any;
 }
 
+static void forget_masks(mx_constraint *c)
+{
+    for (int i = 0; i < c->n_masks; i++) {
+        mx_free(c->mask[i].bits);
+        c->mask[i].bits = NULL;
+    }
+    c->made = 0;
+}
+
 /* The state's mask, made when it is first asked for. */
 static const mask *mask_of(mx_constraint *c)
 {
+    size_t bytes = sizeof(uint32_t) * (c->words + 1);
+    if (mx_automaton_trim(c->automaton, c->state)) {
+        forget_masks(c);
+        c->state = 0;
+    }
     if (c->state >= c->n_masks) {
         int n = c->state + 64;
         c->mask = mx_realloc(c->mask, sizeof *c->mask * (size_t)n);
@@ -186,14 +200,9 @@ static const mask *mask_of(mx_constraint *c)
     mask *m = &c->mask[c->state];
     if (m->bits)
         return m;
-    if (c->made >= MOST_MASKS) { /* all over again */
-        for (int i = 0; i < c->n_masks; i++) {
-            mx_free(c->mask[i].bits);
-            c->mask[i].bits = NULL;
-        }
-        c->made = 0;
-    }
-    m->bits = mx_realloc(NULL, sizeof(uint32_t) * (c->words + 1));
+    if (bytes * (size_t)c->made > MOST_MASK_BYTES) /* all over again */
+        forget_masks(c);
+    m->bits = mx_realloc(NULL, bytes);
     m->any = walk(c, m->bits);
     c->made++;
     return m;

@@ -1,12 +1,18 @@
 /* pattern.c - patterns, and the automaton that follows a text through one.
  *
- * A pattern becomes an NFA (Thompson's construction): a state consumes a byte of a set, or branches
- * in two without consuming (an epsilon transition), or is the accepting one. The DFA's states are
- * sets of NFA states that consume, ordered, with whether the accepting one is among them; they are
- * made when a text first reaches them.
+ * A pattern is read as an NFA (Thompson's construction): a state consumes a byte of a set, or
+ * branches in two without consuming (an epsilon transition), or is the accepting one. A state is
+ * what is left to read: the rest of one pattern, then another state. Two that are left the same are
+ * one state. The DFA's states are sets of NFA states that consume, ordered, with whether the
+ * accepting one is among them.
+ *
+ * States of both are made when a text first reaches them, so the size of a pattern that is written
+ * short (repetitions within repetitions, pieces used in many places) costs nothing by itself.
+ * Nothing here calls itself: patterns nest as deep as their writers like.
  */
 #include "infer/pattern.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
@@ -30,7 +36,11 @@ static mx_pattern *make(mx_arena *a, mx_pattern p)
 
 mx_pattern *mx_pattern_text(mx_arena *a, const char *text, size_t n)
 {
-    return make(a, (mx_pattern){.kind = TEXT, .text = mx_arena_copy(a, text, n), .n = n});
+    mx_pattern p = {.kind = TEXT, .n = n};
+    if (!n)
+        return NULL;
+    p.text = mx_arena_copy(a, text, n);
+    return make(a, p);
 }
 
 mx_pattern *mx_pattern_never(mx_arena *a)
@@ -59,9 +69,49 @@ mx_pattern *mx_pattern_or(mx_arena *a, mx_pattern *x, mx_pattern *y)
 
 mx_pattern *mx_pattern_repeat(mx_arena *a, mx_pattern *x, int least, int most)
 {
-    if (mx_pattern_is_never(x))
+    if (!x || mx_pattern_is_never(x))
         return least > 0 ? x : NULL;
+    bool stays = x->kind == REPEAT && x->least == 0 && least <= 1; /* `**`, `*+`, `*?`, `??` */
+    if ((least == 1 && most == 1) || (stays && (x->most < 0 || (x->most == 1 && most == 1))))
+        return x;
     return make(a, (mx_pattern){.kind = REPEAT, .x = x, .least = least, .most = most});
+}
+
+/* --- one of many texts --- */
+
+static int by_bytes(const void *x, const void *y)
+{
+    const mx_word *a = x, *b = y;
+    int c = memcmp(a->text, b->text, a->n < b->n ? a->n : b->n);
+    return c ? c : (a->n > b->n) - (a->n < b->n);
+}
+
+/* Words in order whose first `from` bytes are the same: what follows these, as a tree. */
+static mx_pattern *tree(mx_arena *a, const mx_word *w, size_t n, size_t from)
+{
+    const mx_word *last = &w[n - 1];
+    size_t end = from;
+    while (end < w->n && end < last->n && w->text[end] == last->text[end])
+        end++;
+    mx_pattern *head = mx_pattern_text(a, w->text + from, end - from), *all = NULL;
+    size_t whole = 0; /* words that end here */
+    while (whole < n && w[whole].n == end)
+        whole++;
+    for (size_t i = whole, k; i < n; i = k) {
+        for (k = i + 1; k < n && w[k].text[end] == w[i].text[end];)
+            k++;
+        mx_pattern *one = tree(a, w + i, k - i, end);
+        all = all ? mx_pattern_or(a, all, one) : one;
+    }
+    return mx_pattern_then(a, head, whole ? mx_pattern_repeat(a, all, 0, 1) : all);
+}
+
+mx_pattern *mx_pattern_words(mx_arena *a, mx_word *words, size_t n)
+{
+    if (!n)
+        return mx_pattern_never(a);
+    qsort(words, n, sizeof *words, by_bytes);
+    return tree(a, words, n, 0);
 }
 
 /* --- characters as bytes --- */
@@ -142,11 +192,22 @@ mx_pattern *mx_pattern_chars(mx_arena *a, const mx_char_range *r, int n)
 
 /* --- the NFA --- */
 
-enum { MOST_NFA_STATES = 400000, MOST_DFA_STATES = 20000, LAST = -1, NOWHERE = -2 };
+enum {
+    MOST_NFA_STATES = 400000,
+    MOST_DFA_STATES = 8000,
+    MOST_DFA_PLACES = 16 << 20, /* NFA states of all DFA states together */
+    LAST = -1,
+    NOWHERE = -2
+};
 
 typedef struct {
-    bool consumes;
-    int32_t to, other; /* consumes: other is its set */
+    const mx_pattern *p;
+    int32_t at;   /* bytes of a TEXT that are read, rounds of a REPEAT that are begun */
+    int32_t next; /* state behind p; LAST: the text is whole */
+    int32_t same; /* the next one in the bucket */
+    uint32_t met; /* in which closure it was last */
+    bool made;    /* the two below are known */
+    int32_t to, other; /* where it leads; a state that consumes has only the first */
 } nfa_state;
 
 typedef struct {
@@ -159,131 +220,158 @@ typedef struct {
 struct mx_automaton {
     nfa_state *nfa;
     int n_nfa, cap_nfa;
-    uint32_t (*sets)[8];
-    int n_sets, cap_sets;
+    int32_t *nfa_bucket;
+    int n_nfa_buckets; /* a power of 2 */
     bool too_large;
     dfa_state *dfa;
     int n_dfa, cap_dfa;
+    int64_t n_places;
     int32_t bucket[1024];
     int32_t *list; /* of the DFA state that is being made */
-    int n_list;
+    int n_list, cap_list;
     bool list_whole;
-    uint32_t *seen; /* NFA states, by bits */
+    uint32_t closure;
+    int32_t *stack;
+    int cap_stack;
 };
 
-static int32_t new_nfa_state(mx_automaton *m, nfa_state p)
+static int32_t *nfa_bucket_of(mx_automaton *m, const mx_pattern *p, int32_t at, int32_t next)
 {
+    struct {
+        const mx_pattern *p;
+        int32_t at, next;
+    } key = {p, at, next};
+    return &m->nfa_bucket[XXH3_64bits(&key, sizeof key) & (uint64_t)(m->n_nfa_buckets - 1)];
+}
+
+static void grow_buckets(mx_automaton *m)
+{
+    m->n_nfa_buckets = m->n_nfa_buckets ? 4 * m->n_nfa_buckets : 64;
+    m->nfa_bucket =
+        mx_realloc(m->nfa_bucket, sizeof *m->nfa_bucket * (size_t)m->n_nfa_buckets);
+    for (int i = 0; i < m->n_nfa_buckets; i++)
+        m->nfa_bucket[i] = NOWHERE;
+    for (int32_t i = 0; i < m->n_nfa; i++) {
+        nfa_state *s = &m->nfa[i];
+        int32_t *bucket = nfa_bucket_of(m, s->p, s->at, s->next);
+        s->same = *bucket;
+        *bucket = i;
+    }
+}
+
+/* The state of what is left of p, then `next`. */
+static int32_t state_of(mx_automaton *m, const mx_pattern *p, int32_t at, int32_t next)
+{
+    if (!p)
+        return next;
+    if (m->n_nfa >= m->n_nfa_buckets)
+        grow_buckets(m);
+    int32_t *bucket = nfa_bucket_of(m, p, at, next);
+    for (int32_t i = *bucket; i >= 0; i = m->nfa[i].same)
+        if (m->nfa[i].p == p && m->nfa[i].at == at && m->nfa[i].next == next)
+            return i;
     if (m->n_nfa >= MOST_NFA_STATES) {
         m->too_large = true;
-        return 0;
+        return NOWHERE;
     }
     MX_GROW(m->nfa, m->n_nfa, m->cap_nfa);
-    m->nfa[m->n_nfa] = p;
-    return m->n_nfa++;
+    m->nfa[m->n_nfa] = (nfa_state){.p = p, .at = at, .next = next, .same = *bucket};
+    return *bucket = m->n_nfa++;
 }
 
-static int32_t consume(mx_automaton *m, const uint32_t set[8], int32_t to)
+/* Where a state leads. */
+static void expand(mx_automaton *m, int32_t i)
 {
-    MX_GROW(m->sets, m->n_sets, m->cap_sets);
-    memcpy(m->sets[m->n_sets], set, sizeof *m->sets);
-    return new_nfa_state(m, (nfa_state){true, to, m->n_sets++});
-}
-
-/* The first state of p, whose texts are followed by `to`. */
-static int32_t compile(mx_automaton *m, const mx_pattern *p, int32_t to)
-{
-    if (!p || m->too_large)
-        return to;
-    switch (p->kind) {
-    case TEXT:
-        for (size_t i = p->n; i-- > 0;) {
-            uint32_t set[8] = {0};
-            set[p->text[i] / 32] = 1u << (p->text[i] % 32);
-            to = consume(m, set, to);
+    const nfa_state s = m->nfa[i];
+    const mx_pattern *p = s.p;
+    int32_t to = p->kind == NEVER ? NOWHERE : s.next, other = NOWHERE;
+    bool loops = p->most < 0;
+    if (p->kind == TEXT && s.at + 1 < (int32_t)p->n) {
+        to = state_of(m, p, s.at + 1, s.next);
+    } else if (p->kind == THEN) {
+        to = state_of(m, p->x, 0, state_of(m, p->y, 0, s.next));
+    } else if (p->kind == OR) {
+        to = state_of(m, p->x, 0, s.next);
+        other = state_of(m, p->y, 0, s.next);
+    } else if (p->kind == REPEAT) {
+        other = s.at >= p->least ? s.next : NOWHERE;
+        to = NOWHERE;
+        if (loops || s.at < p->most) {
+            int32_t round = loops && s.at == p->least ? s.at : s.at + 1;
+            to = state_of(m, p->x, 0, state_of(m, p, round, s.next));
         }
-        return to;
-    case SET:
-        return consume(m, p->set, to);
-    case THEN:
-        return compile(m, p->x, compile(m, p->y, to));
-    case OR: {
-        int32_t x = compile(m, p->x, to);
-        return new_nfa_state(m, (nfa_state){false, x, compile(m, p->y, to)});
     }
-    default:
-        break;
-    }
-    int32_t begin = to;
-    if (p->most < 0) { /* a loop */
-        begin = new_nfa_state(m, (nfa_state){false, NOWHERE, to});
-        int32_t round = compile(m, p->x, begin);
-        m->nfa[begin].to = round;
-    }
-    for (int i = p->least; i < p->most && !m->too_large; i++)
-        begin = new_nfa_state(m, (nfa_state){false, compile(m, p->x, begin), to});
-    for (int i = 0; i < p->least && !m->too_large; i++)
-        begin = compile(m, p->x, begin);
-    return begin;
+    nfa_state *known = &m->nfa[i];
+    known->to = to;
+    known->other = other;
+    known->made = true;
+}
+
+static bool consumes(const nfa_state *s)
+{
+    return s->p->kind == TEXT || s->p->kind == SET;
 }
 
 /* --- the DFA --- */
 
+static void push(mx_automaton *m, int *n, int32_t state)
+{
+    if (state == LAST)
+        m->list_whole = true;
+    if (state < 0 || m->nfa[state].met == m->closure)
+        return;
+    m->nfa[state].met = m->closure;
+    MX_GROW(m->stack, *n, m->cap_stack);
+    m->stack[(*n)++] = state;
+}
+
 /* Adds the epsilon closure of `from` to the list. */
 static void add_closure(mx_automaton *m, int32_t from)
 {
-    int32_t stack[64];
     int n = 0;
-    stack[n++] = from;
+    push(m, &n, from);
     while (n > 0) {
-        int32_t at = stack[--n];
-        if (at == LAST) {
-            m->list_whole = true;
-            continue;
-        }
-        if (at < 0 || m->seen[at / 32] >> (at % 32) & 1)
-            continue;
-        m->seen[at / 32] |= 1u << (at % 32);
-        const nfa_state *p = &m->nfa[at];
-        if (p->consumes) {
+        int32_t at = m->stack[--n];
+        if (consumes(&m->nfa[at])) {
+            MX_GROW(m->list, m->n_list, m->cap_list);
             m->list[m->n_list++] = at;
-        } else if (n < 62) {
-            stack[n++] = p->other;
-            stack[n++] = p->to;
-        } else { /* deep: by recursion */
-            add_closure(m, p->other);
-            add_closure(m, p->to);
+            continue;
         }
+        if (!m->nfa[at].made)
+            expand(m, at);
+        int32_t to = m->nfa[at].to;
+        push(m, &n, m->nfa[at].other);
+        push(m, &n, to);
     }
 }
 
-/* The list in order, and `seen` cleared. */
-static void settle(mx_automaton *m)
+static void begin_list(mx_automaton *m)
 {
-    int n = 0;
-    for (int w = 0; w < (m->n_nfa + 31) / 32; w++) {
-        for (uint32_t bits = m->seen[w]; bits; bits &= bits - 1) {
-            int32_t at = w * 32 + __builtin_ctz(bits);
-            if (m->nfa[at].consumes)
-                m->list[n++] = at;
-        }
-        m->seen[w] = 0;
-    }
-    m->n_list = n;
+    m->n_list = 0;
+    m->list_whole = false;
+    m->closure++;
+}
+
+static int by_number(const void *x, const void *y)
+{
+    int32_t a = *(const int32_t *)x, b = *(const int32_t *)y;
+    return (a > b) - (a < b);
 }
 
 /* The state of the list; -1: there are too many, or it is empty. */
 static int32_t state_of_list(mx_automaton *m)
 {
-    settle(m);
     size_t bytes = sizeof(int32_t) * (size_t)m->n_list;
-    int32_t *bucket = &m->bucket[XXH3_64bits(m->list, bytes) % 1024];
     if (!m->n_list && !m->list_whole)
         return -1;
+    if (m->n_list > 1)
+        qsort(m->list, (size_t)m->n_list, sizeof *m->list, by_number);
+    int32_t *bucket = &m->bucket[XXH3_64bits(m->list, bytes) % 1024];
     for (int32_t s = *bucket; s >= 0; s = m->dfa[s].next)
         if (m->dfa[s].n == m->n_list && m->dfa[s].whole == m->list_whole &&
             memcmp(m->dfa[s].at, m->list, bytes) == 0)
             return s;
-    if (m->n_dfa >= MOST_DFA_STATES)
+    if (m->n_dfa >= MOST_DFA_STATES || m->n_places > MOST_DFA_PLACES)
         return -1;
     MX_GROW(m->dfa, m->n_dfa, m->cap_dfa);
     dfa_state *s = &m->dfa[m->n_dfa];
@@ -293,62 +381,131 @@ static int32_t state_of_list(mx_automaton *m)
     s->to = mx_realloc(NULL, 256 * sizeof *s->to);
     for (int b = 0; b < 256; b++)
         s->to[b] = NOWHERE;
+    m->n_places += m->n_list;
     return *bucket = m->n_dfa++;
+}
+
+static mx_automaton *new_automaton(void)
+{
+    mx_automaton *m = mx_realloc(NULL, sizeof *m);
+    *m = (mx_automaton){0};
+    for (int i = 0; i < 1024; i++)
+        m->bucket[i] = -1;
+    begin_list(m);
+    return m;
 }
 
 mx_status mx_automaton_open(mx_automaton **out, const mx_pattern *p)
 {
-    mx_automaton *m = mx_realloc(NULL, sizeof *m);
-    *m = (mx_automaton){0};
+    mx_automaton *m = new_automaton();
     *out = NULL;
-    for (int i = 0; i < 1024; i++)
-        m->bucket[i] = -1;
-    int32_t first = compile(m, p, LAST);
+    add_closure(m, state_of(m, p, 0, LAST));
     if (m->too_large) {
         mx_automaton_close(m);
         return mx_fail(MX_USAGE,
-                       "the pattern has more than %d places; make it simpler, with "
+                       "more than %d places of the pattern may begin a text; make it simpler, with "
                        "smaller bounds",
                        MOST_NFA_STATES);
     }
-    m->list = mx_realloc(NULL, sizeof *m->list * (size_t)(m->n_nfa + 1));
-    m->seen = mx_realloc(NULL, sizeof *m->seen * (size_t)(m->n_nfa / 32 + 1));
-    memset(m->seen, 0, sizeof *m->seen * (size_t)(m->n_nfa / 32 + 1));
-    add_closure(m, first);
     state_of_list(m);
     *out = m;
     return MX_OK;
 }
 
-void mx_automaton_close(mx_automaton *m)
+static void free_states(mx_automaton *m)
 {
-    if (!m)
-        return;
     for (int i = 0; i < m->n_dfa; i++) {
         mx_free(m->dfa[i].at);
         mx_free(m->dfa[i].to);
     }
     mx_free(m->dfa);
     mx_free(m->nfa);
-    mx_free(m->sets);
+    mx_free(m->nfa_bucket);
     mx_free(m->list);
-    mx_free(m->seen);
+    mx_free(m->stack);
+}
+
+void mx_automaton_close(mx_automaton *m)
+{
+    if (m)
+        free_states(m);
     mx_free(m);
+}
+
+/* The same state in another automaton, with those behind it. */
+static int32_t copy_state(mx_automaton *to, const mx_automaton *m, int32_t state, int32_t **chain,
+                          int *cap)
+{
+    int n = 0;
+    for (; state >= 0; state = m->nfa[state].next) {
+        MX_GROW(*chain, n, *cap);
+        (*chain)[n++] = state;
+    }
+    while (n-- > 0) {
+        const nfa_state *s = &m->nfa[(*chain)[n]];
+        state = state_of(to, s->p, s->at, state);
+    }
+    return state;
+}
+
+bool mx_automaton_trim(mx_automaton *m, int32_t at)
+{
+    int32_t *chain = NULL;
+    int cap = 0;
+    if (m->n_nfa < MOST_NFA_STATES / 2 && m->n_dfa < MOST_DFA_STATES / 2 &&
+        m->n_places < MOST_DFA_PLACES / 2)
+        return false;
+    mx_automaton *fresh = new_automaton();
+    fresh->list_whole = m->dfa[at].whole;
+    for (int i = 0; i < m->dfa[at].n; i++) {
+        int32_t state = copy_state(fresh, m, m->dfa[at].at[i], &chain, &cap);
+        MX_GROW(fresh->list, fresh->n_list, fresh->cap_list);
+        fresh->list[fresh->n_list++] = state;
+    }
+    state_of_list(fresh);
+    free_states(m);
+    *m = *fresh;
+    mx_free(fresh);
+    mx_free(chain);
+    return true;
+}
+
+/* What a byte leads to, and with it all bytes that lead to the same. */
+static int32_t make_next(mx_automaton *m, int32_t at, uint8_t byte)
+{
+    uint32_t same[8];
+    memset(same, 0xff, sizeof same);
+    begin_list(m);
+    for (int i = 0; i < m->dfa[at].n; i++) {
+        int32_t from = m->dfa[at].at[i];
+        const nfa_state *s = &m->nfa[from];
+        uint32_t one[8] = {0};
+        const uint32_t *set = s->p->set;
+        if (s->p->kind == TEXT) {
+            uint8_t want = s->p->text[s->at];
+            one[want / 32] = 1u << (want % 32);
+            set = one;
+        }
+        bool fits = set[byte / 32] >> (byte % 32) & 1;
+        for (int w = 0; w < 8; w++)
+            same[w] &= fits ? set[w] : ~set[w];
+        if (!fits)
+            continue;
+        if (!s->made)
+            expand(m, from);
+        add_closure(m, m->nfa[from].to);
+    }
+    int32_t next = m->too_large ? -1 : state_of_list(m);
+    for (int b = 0; b < 256; b++)
+        if (same[b / 32] >> (b % 32) & 1)
+            m->dfa[at].to[b] = next;
+    return next;
 }
 
 int32_t mx_automaton_next(mx_automaton *m, int32_t at, uint8_t byte)
 {
-    if (m->dfa[at].to[byte] != NOWHERE)
-        return m->dfa[at].to[byte];
-    m->n_list = 0;
-    m->list_whole = false;
-    for (int i = 0; i < m->dfa[at].n; i++) {
-        const nfa_state *p = &m->nfa[m->dfa[at].at[i]];
-        if (m->sets[p->other][byte / 32] >> (byte % 32) & 1)
-            add_closure(m, p->to);
-    }
-    int32_t next = state_of_list(m);
-    return m->dfa[at].to[byte] = next;
+    int32_t next = m->dfa[at].to[byte];
+    return next != NOWHERE ? next : make_next(m, at, byte);
 }
 
 bool mx_automaton_accepts(const mx_automaton *m, int32_t at)

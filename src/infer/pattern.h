@@ -17,6 +17,12 @@ typedef struct {
 } mx_char_range;
 
 mx_pattern *mx_pattern_text(mx_arena *a, const char *text, size_t n);
+typedef struct {
+    const char *text;
+    size_t n;
+} mx_word;
+/* One of the words, which are put in order; none: no text at all. */
+mx_pattern *mx_pattern_words(mx_arena *a, mx_word *words, size_t n);
 /* One character of the ranges, which are ordered and do not meet. */
 mx_pattern *mx_pattern_chars(mx_arena *a, const mx_char_range *r, int n);
 mx_pattern *mx_pattern_then(mx_arena *a, mx_pattern *x, mx_pattern *y); /* NULL is the empty text */
@@ -37,11 +43,13 @@ mx_status mx_pattern_schema(mx_arena *a, const json_t *schema, mx_pattern **out)
 mx_pattern *mx_pattern_any_object(mx_arena *a);
 
 typedef struct mx_automaton mx_automaton;
-/* An error where the pattern is too large. */
+/* An error where too many places of the pattern may begin a text. The pattern must stay. */
 mx_status mx_automaton_open(mx_automaton **out, const mx_pattern *p) MX_MUST_USE;
 void mx_automaton_close(mx_automaton *m);                                /* NULL is a no-op */
 int32_t mx_automaton_next(mx_automaton *m, int32_t state, uint8_t byte); /* -1: not allowed */
 bool mx_automaton_accepts(const mx_automaton *m, int32_t state);         /* the text is whole */
 bool mx_automaton_ends(mx_automaton *m, int32_t state);                  /* nothing may follow */
+/* Where the automaton has grown large, it keeps one state alone, as number 0; true: it did. */
+bool mx_automaton_trim(mx_automaton *m, int32_t state);
 
 #endif

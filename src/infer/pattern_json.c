@@ -86,12 +86,12 @@ mx_pattern *mx_pattern_any_object(mx_arena *a)
     return object_pattern(a, MX_ANY_DEPTH);
 }
 
-mx_pattern *mx_pattern_json_constant(mx_arena *a, const json_t *v)
+mx_word mx_json_word(mx_arena *a, const json_t *v)
 {
     char *s = mx_json_compact(v);
-    mx_pattern *p = mx_pattern_literal(a, s ? s : "null");
+    const char *text = mx_arena_strdup(a, s ? s : "null");
     mx_free(s);
-    return p;
+    return (mx_word){text, strlen(text)};
 }
 
 #define DATE                                                                                       \

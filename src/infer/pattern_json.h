@@ -10,8 +10,8 @@ mx_pattern *mx_pattern_literal(mx_arena *a, const char *text);
 mx_pattern *mx_pattern_literal_regex(mx_arena *a, const char *regex); /* ours: cannot be wrong */
 mx_pattern *mx_pattern_json_string(mx_arena *a, int least, int most); /* characters; -1: any */
 mx_pattern *mx_pattern_json_value(mx_arena *a, int depth);
-/* A value as it is: const and enum. */
-mx_pattern *mx_pattern_json_constant(mx_arena *a, const json_t *v);
+/* A value as it is written: const and enum. */
+mx_word mx_json_word(mx_arena *a, const json_t *v);
 /* The mark, and a space that may follow it. */
 mx_pattern *mx_pattern_json_mark(mx_arena *a, const char *mark);
 /* open x (, x)* close, with `least` to `most` of them. */

@@ -31,13 +31,32 @@ static json_t *types_of(const json_t *schema)
     return all;
 }
 
-/* Elements of x that y has. Gives a reference. */
+/* Elements of x that y has, once each. Gives a reference. */
 static json_t *shared(const json_t *x, const json_t *y)
 {
-    json_t *all = json_array(), *v;
+    enum { SAME = JSON_ENCODE_ANY | JSON_COMPACT | JSON_SORT_KEYS };
+    json_t *all = json_array(), *in_y = json_object(), *v;
     size_t i;
-    json_array_foreach((json_t *)x, i, v) if (among(y, v) && !among(all, v))
-        json_array_append(all, v);
+    if (json_array_size(x) * json_array_size(y) <= 64) {
+        json_array_foreach((json_t *)x, i, v) if (among(y, v) && !among(all, v))
+            json_array_append(all, v);
+        json_decref(in_y);
+        return all;
+    }
+    json_array_foreach((json_t *)y, i, v)
+    {
+        char *text = json_dumps(v, SAME);
+        json_object_set_new(in_y, text, json_true());
+        mx_free(text);
+    }
+    json_array_foreach((json_t *)x, i, v)
+    {
+        char *text = json_dumps(v, SAME);
+        if (json_object_del(in_y, text) == 0)
+            json_array_append(all, v);
+        mx_free(text);
+    }
+    json_decref(in_y);
     return all;
 }
 
@@ -80,9 +99,8 @@ static bool merge_properties(json_t *into, const json_t *from)
 
 static bool merge_required(json_t *into, const json_t *from)
 {
-    json_t *all = json_copy(json_object_get(into, "required")), *v;
-    size_t i;
-    json_array_foreach((json_t *)from, i, v) if (!among(all, v)) json_array_append(all, v);
+    json_t *all = json_copy(json_object_get(into, "required"));
+    json_array_extend(all, (json_t *)from);
     json_object_set_new(into, "required", all);
     return true;
 }

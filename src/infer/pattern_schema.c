@@ -15,17 +15,31 @@
 #include <string.h>
 
 enum {
-    MOST_DEPTH = 64,
-    MOST_VISITS = 2000,
+    MOST_DEPTH = 256,
+    MOST_VISITS = 20000,
+    MOST_WORK = 8000000, /* keywords merged and compared */
     MOST_ITEMS = 1000,
-    MOST_ROUNDS = 5 /* of definitions that refer to themselves */
+    MOST_ROUNDS = 16, /* of definitions that refer to themselves */
+    BUCKETS = 4096
 };
+
+/* What is known of a schema: without $ref and allOf; as a pattern, after so many rounds. */
+typedef struct known {
+    struct known *next; /* in the bucket */
+    const json_t *schema, *flat;
+    mx_pattern *pattern;
+    int round; /* -1: of `flat` */
+} known;
 
 typedef struct {
     mx_arena *a;
     const json_t *root, *path[MOST_DEPTH]; /* schemas that this one is part of */
     json_t *made;                          /* merged schemas, until the end; owns */
-    int depth, visits, rounds;
+    known **known;                         /* (BUCKETS) */
+    mx_pattern *any;                       /* value; NULL: not made yet */
+    int depth, visits, round, rounds;
+    bool comes_round; /* a schema leads back to itself */
+    int64_t work;
     mx_status error;
 } reader;
 
@@ -36,6 +50,34 @@ static mx_pattern *wrong(reader *r, const char *keyword, const char *what)
     if (!r->error)
         r->error = mx_fail(MX_USAGE, "the schema cannot be followed: \"%s\" %s", keyword, what);
     return NULL;
+}
+
+/* Counts work that grows with the square of a schema. */
+static bool works(reader *r, const char *keyword, size_t n)
+{
+    r->work += (int64_t)n;
+    if (r->work > MOST_WORK)
+        wrong(r, keyword, "leads to more comparisons than are made");
+    return !r->error;
+}
+
+/* The entry of a schema, made when it is first asked for. */
+static known *entry(reader *r, const json_t *schema, int round)
+{
+    known **at = &r->known[((uintptr_t)schema / 16 * 31 + (uintptr_t)(round + 1)) % BUCKETS];
+    for (; *at; at = &(*at)->next)
+        if ((*at)->schema == schema && (*at)->round == round)
+            return *at;
+    *at = MX_NEW(r->a, known);
+    **at = (known){.schema = schema, .round = round};
+    return *at;
+}
+
+static mx_pattern *any_value(reader *r)
+{
+    if (!r->any)
+        r->any = mx_pattern_json_value(r->a, MX_ANY_DEPTH - 1);
+    return r->any;
 }
 
 /* --- keywords of one type --- */
@@ -101,6 +143,36 @@ static double limit(reader *r, const json_t *schema, const char *const names[2],
     return sign * x;
 }
 
+/* Formats of numbers are the types of languages: a range, at most. */
+static void hold_to_format(reader *r, const json_t *format, mx_number_range *in)
+{
+    static const struct {
+        const char *name;
+        double least, most;
+    } formats[] = {{"int8", -128, 127},
+                   {"uint8", 0, 255},
+                   {"int16", -32768, 32767},
+                   {"uint16", 0, 65535},
+                   {"int32", -2147483648., 2147483647.},
+                   {"uint32", 0, 4294967295.},
+                   {"int", -HUGE_VAL, HUGE_VAL},
+                   {"int64", -HUGE_VAL, HUGE_VAL}, /* numbers have 15 digits */
+                   {"uint", 0, HUGE_VAL},
+                   {"uint64", 0, HUGE_VAL},
+                   {"float", -HUGE_VAL, HUGE_VAL},
+                   {"double", -HUGE_VAL, HUGE_VAL}};
+    for (size_t i = 0; format && i < sizeof formats / sizeof *formats; i++)
+        if (json_is_string(format) && strcmp(formats[i].name, json_string_value(format)) == 0) {
+            in->above &= in->least >= formats[i].least;
+            in->below &= in->most <= formats[i].most;
+            in->least = fmax(in->least, formats[i].least);
+            in->most = fmin(in->most, formats[i].most);
+            return;
+        }
+    if (format)
+        wrong(r, "format", "of a number must be int8 to int64, uint8 to uint64, float or double");
+}
+
 static mx_pattern *number(reader *r, const json_t *schema, bool whole)
 {
     static const char *const least[] = {"minimum", "exclusiveMinimum"};
@@ -109,8 +181,7 @@ static mx_pattern *number(reader *r, const json_t *schema, bool whole)
     mx_pattern *p = NULL;
     in.least = limit(r, schema, least, &in.above);
     in.most = limit(r, schema, most, &in.below);
-    if (json_object_get(schema, "format"))
-        return wrong(r, "format", "is followed for strings alone");
+    hold_to_format(r, json_object_get(schema, "format"), &in);
     if (r->error)
         return NULL;
     if (isinf(in.least) && isinf(in.most))
@@ -153,7 +224,7 @@ static mx_pattern *array(reader *r, const json_t *schema)
         return wrong(r, "maxItems", "is less than minItems");
     if (json_is_true(json_object_get(schema, "uniqueItems")) && (most < 0 || most > 1))
         return wrong(r, "uniqueItems", "is not supported");
-    mx_pattern *x = !items                 ? mx_pattern_json_value(r->a, MX_ANY_DEPTH - 1)
+    mx_pattern *x = !items                 ? any_value(r)
                     : json_is_false(items) ? mx_pattern_never(r->a)
                                            : value(r, items);
     if (r->error)
@@ -167,25 +238,24 @@ typedef struct {
     bool required;
 } property;
 
-/* Properties from i on, where none is written yet: the first that is has no comma before it. */
-static mx_pattern *first_of(mx_arena *a, const property *p, size_t i, size_t n)
+/* Properties in their order: the first that is written has no comma before it. */
+static mx_pattern *all_of(mx_arena *a, const property *p, size_t n)
 {
-    mx_pattern *rest = NULL;
-    if (i == n)
-        return NULL;
-    for (size_t k = n; k-- > i + 1;) {
-        mx_pattern *one = mx_pattern_then(a, mx_pattern_json_mark(a, ","), p[k].pair);
-        one = p[k].required ? one : mx_pattern_repeat(a, one, 0, 1);
-        rest = mx_pattern_then(a, one, rest);
+    mx_pattern *rest = NULL, *first = NULL; /* from property i on: behind one, and with none yet */
+    for (size_t i = n; i-- > 0;) {
+        mx_pattern *here = mx_pattern_then(a, p[i].pair, rest);
+        mx_pattern *one = mx_pattern_then(a, mx_pattern_json_mark(a, ","), p[i].pair);
+        first = p[i].required ? here : mx_pattern_or(a, here, first);
+        rest = mx_pattern_then(a, p[i].required ? one : mx_pattern_repeat(a, one, 0, 1), rest);
     }
-    mx_pattern *here = mx_pattern_then(a, p[i].pair, rest);
-    return p[i].required ? here : mx_pattern_or(a, here, first_of(a, p, i + 1, n));
+    return first;
 }
 
 static mx_pattern *pair(reader *r, const char *name, mx_pattern *x)
 {
     json_t *key = json_string(name);
-    mx_pattern *p = mx_pattern_json_constant(r->a, key);
+    mx_word word = mx_json_word(r->a, key);
+    mx_pattern *p = mx_pattern_text(r->a, word.text, word.n);
     json_decref(key);
     return mx_pattern_then(r->a, mx_pattern_then(r->a, p, mx_pattern_json_mark(r->a, ":")), x);
 }
@@ -195,7 +265,22 @@ static mx_pattern *unnamed(reader *r, const json_t *more)
 {
     if (json_is_false(more))
         return wrong(r, "required", "names a property that the schema does not allow");
-    return more ? value(r, more) : mx_pattern_json_value(r->a, MX_ANY_DEPTH - 1);
+    return more ? value(r, more) : any_value(r);
+}
+
+/* The texts of `required` as the keys of an object. A new reference. */
+static json_t *names_of(reader *r, const json_t *required)
+{
+    json_t *names = json_object(), *v;
+    size_t i;
+    json_array_foreach((json_t *)required, i, v)
+    {
+        if (json_is_string(v))
+            json_object_set_new(names, json_string_value(v), json_true());
+        else
+            wrong(r, "required", "must hold texts");
+    }
+    return names;
 }
 
 static mx_pattern *object(reader *r, const json_t *schema)
@@ -205,30 +290,25 @@ static mx_pattern *object(reader *r, const json_t *schema)
     const json_t *more = json_object_get(schema, "additionalProperties");
     const json_t *required = json_object_get(schema, "required");
     const char *name;
-    size_t n = 0, i;
+    size_t n = 0;
     if (!properties && !json_array_size(required) && !json_is_false(more)) {
         mx_pattern *x = unnamed(r, more), *key = mx_pattern_json_string(r->a, 0, -1);
         key = mx_pattern_then(r->a, key, mx_pattern_json_mark(r->a, ":"));
         return mx_pattern_json_list(r->a, marks, mx_pattern_then(r->a, key, x), 0, -1);
     }
-    property *p =
-        MX_NEW_N(r->a, property, json_object_size(properties) + json_array_size(required));
+    json_t *names = names_of(r, required);
+    property *p = MX_NEW_N(r->a, property, json_object_size(properties) + json_object_size(names));
     json_object_foreach((json_t *)properties, name, v)
     {
-        p[n++] = (property){pair(r, name, json_is_false(v) ? mx_pattern_never(r->a) : value(r, v)),
-                            false};
-        json_t *key = json_string(name), *x;
-        json_array_foreach((json_t *)required, i, x) p[n - 1].required |= json_equal(x, key);
-        json_decref(key);
+        if (r->error)
+            break;
+        mx_pattern *x = json_is_false(v) ? mx_pattern_never(r->a) : value(r, v);
+        p[n++] = (property){pair(r, name, x), json_object_get(names, name) != NULL};
     }
-    json_array_foreach((json_t *)required, i, v)
-    {
-        if (!json_is_string(v))
-            wrong(r, "required", "must hold texts");
-        else if (!json_object_get(properties, json_string_value(v)))
-            p[n++] = (property){pair(r, json_string_value(v), unnamed(r, more)), true};
-    }
-    mx_pattern *inside = r->error ? NULL : first_of(r->a, p, 0, n);
+    json_object_foreach(names, name, v) if (!r->error && !json_object_get(properties, name))
+        p[n++] = (property){pair(r, name, unnamed(r, more)), true};
+    json_decref(names);
+    mx_pattern *inside = r->error ? NULL : all_of(r->a, p, n);
     mx_pattern *close = mx_pattern_literal(r->a, "}");
     return mx_pattern_then(r->a, mx_pattern_literal(r->a, "{"),
                            mx_pattern_then(r->a, inside, close));
@@ -317,8 +397,7 @@ static mx_pattern *constants(reader *r, const json_t *schema)
     const json_t *one = json_object_get(schema, "const"), *list = json_object_get(schema, "enum");
     const json_t *type = json_object_get(schema, "type");
     const char *other = keyword_of(schema, "snaoc");
-    mx_pattern *all = mx_pattern_never(r->a);
-    size_t i;
+    size_t n = 0, i;
     json_t *v;
     if (other)
         return wrong(r, other, "beside enum or const is not supported");
@@ -326,13 +405,13 @@ static mx_pattern *constants(reader *r, const json_t *schema)
         return wrong(r, "enum", "beside const is not supported");
     if (!one && !json_array_size(list))
         return wrong(r, "enum", "must be a list that is not empty");
+    mx_word *words = MX_NEW_N(r->a, mx_word, json_array_size(list) + 1);
     if (one && has_a_type(one, type))
-        all = mx_pattern_json_constant(r->a, one);
-    json_array_foreach((json_t *)list, i, v) if (has_a_type(v, type)) all =
-        mx_pattern_or(r->a, all, mx_pattern_json_constant(r->a, v));
-    return mx_pattern_is_never(all)
-               ? wrong(r, one ? "const" : "enum", "has no value of the schema's type")
-               : all;
+        words[n++] = mx_json_word(r->a, one);
+    json_array_foreach((json_t *)list, i, v) if (has_a_type(v, type)) words[n++] =
+        mx_json_word(r->a, v);
+    return n ? mx_pattern_words(r->a, words, n)
+             : wrong(r, one ? "const" : "enum", "has no value of the schema's type");
 }
 
 /* #/$defs/Name, one step after the other; ~1 is / and ~0 is ~. */
@@ -372,9 +451,42 @@ static bool only_has(const json_t *schema, const char *keyword)
     return true;
 }
 
+static size_t size_of(const json_t *schema)
+{
+    return 1 + json_object_size(schema) + json_object_size(json_object_get(schema, "properties")) +
+           json_array_size(json_object_get(schema, "required")) +
+           json_array_size(json_object_get(schema, "enum"));
+}
+
+static const json_t *flat(reader *r, const json_t *schema, int depth);
+
+/* $ref and allOf merged into what stands beside them; the reader's. */
+static const json_t *merged(reader *r, const json_t *schema, const json_t *target, int depth)
+{
+    const json_t *list = json_object_get(schema, "allOf");
+    json_t *out = json_copy((json_t *)schema),
+           *all = list ? json_copy((json_t *)list) : json_array(), *v;
+    size_t i;
+    json_array_append_new(r->made, out);
+    json_array_append_new(r->made, all);
+    json_object_del(out, "$ref");
+    json_object_del(out, "allOf");
+    if (target)
+        json_array_append(all, (json_t *)target);
+    json_array_foreach(all, i, v)
+    {
+        const json_t *one = r->error ? NULL : flat(r, v, depth + 1);
+        bool merges = one && json_is_object(one) && works(r, "allOf", size_of(out) + size_of(one));
+        const char *why = merges ? mx_schema_merge(out, one) : NULL;
+        if (why)
+            wrong(r, why, "cannot be merged with what stands beside it");
+    }
+    return out;
+}
+
 /* The schema without its keywords $ref and allOf, which are merged into the others. NULL: an
- * error. A $ref by itself is the definition, which comes_round knows again; anything else is the
- * reader's. */
+ * error. A $ref by itself is the definition; anything else is made once, so that `value` knows it
+ * again where it leads back to itself. */
 static const json_t *flat(reader *r, const json_t *schema, int depth)
 {
     const json_t *ref = json_object_get(schema, "$ref"), *list = json_object_get(schema, "allOf");
@@ -393,23 +505,10 @@ static const json_t *flat(reader *r, const json_t *schema, int depth)
         return flat(r, target, depth + 1);
     if (json_array_size(list) == 1 && only_has(schema, "allOf"))
         return flat(r, json_array_get(list, 0), depth + 1);
-    json_t *out = json_copy((json_t *)schema),
-           *all = list ? json_copy((json_t *)list) : json_array(), *v;
-    size_t i;
-    json_array_append_new(r->made, out);
-    json_array_append_new(r->made, all);
-    json_object_del(out, "$ref");
-    json_object_del(out, "allOf");
-    if (target)
-        json_array_append(all, (json_t *)target);
-    json_array_foreach(all, i, v)
-    {
-        const json_t *one = r->error ? NULL : flat(r, v, depth + 1);
-        const char *why = one && json_is_object(one) ? mx_schema_merge(out, one) : NULL;
-        if (why)
-            wrong(r, why, "cannot be merged with what stands beside it");
-    }
-    return r->error ? NULL : out;
+    known *k = entry(r, schema, -1);
+    if (!k->flat)
+        k->flat = merged(r, schema, target, depth);
+    return r->error ? NULL : k->flat;
 }
 
 /* anyOf and oneOf: each with what stands beside it. */
@@ -432,7 +531,8 @@ static mx_pattern *choices(reader *r, const json_t *schema)
         }
         one[i] = flat(r, branch, 0);
         for (size_t k = 0; k < i && *keyword == 'o' && !r->error; k++)
-            if (!mx_schemas_exclude(one[k], one[i]))
+            if (works(r, "oneOf", 1 + size_of(one[k]) * size_of(one[i]) / 16) &&
+                !mx_schemas_exclude(one[k], one[i]))
                 wrong(r, "oneOf", "has two schemas that one value may match; anyOf would do");
         mx_pattern *p = r->error ? NULL : value(r, one[i]);
         all = mx_pattern_or(r->a, all, p);
@@ -449,7 +549,7 @@ static mx_pattern *of_types(reader *r, const json_t *schema)
     size_t i;
     json_t *v;
     if (!type && !keyword)
-        return mx_pattern_json_value(r->a, MX_ANY_DEPTH - 1);
+        return any_value(r);
     if (!type) /* one that the keywords speak of */
         return by_type(r, schema, types[strchr("snao", about(keyword)) - "snao"]);
     if (json_is_string(type))
@@ -465,41 +565,52 @@ static mx_pattern *of_types(reader *r, const json_t *schema)
     return all;
 }
 
-/* Whether the schema, on the way to itself, has come round too often. */
-static bool comes_round(reader *r, const json_t *schema)
-{
-    int rounds = 0;
-    for (int i = 0; i < r->depth; i++)
-        rounds += r->path[i] == schema;
-    return rounds > r->rounds;
-}
-
-static mx_pattern *value(reader *r, const json_t *schema)
+static mx_pattern *read_value(reader *r, const json_t *schema)
 {
     const char *name;
     json_t *v;
-    mx_pattern *p;
+    json_object_foreach((json_t *)schema, name, v) if (!about(name))
+        wrong(r, name, "is not supported");
+    if (r->error)
+        return NULL;
+    if (keyword_of(schema, "v"))
+        return constants(r, schema);
+    return keyword_of(schema, "c") ? choices(r, schema) : of_types(r, schema);
+}
+
+static bool is_on_path(const reader *r, const json_t *schema)
+{
+    for (int i = 0; i < r->depth; i++)
+        if (r->path[i] == schema)
+            return true;
+    return false;
+}
+
+/* A schema that leads back to itself is followed so many rounds: it is NEVER in the last. Within a
+ * round it is read once, wherever it stands. */
+static mx_pattern *value(reader *r, const json_t *schema)
+{
     if (r->error || !(schema = flat(r, schema, 0)))
         return NULL;
     if (json_is_true(schema))
-        return mx_pattern_json_value(r->a, MX_ANY_DEPTH - 1);
-    if (comes_round(r, schema))
+        return any_value(r);
+    bool again = is_on_path(r, schema);
+    r->comes_round |= again;
+    if (again && r->round >= r->rounds)
         return mx_pattern_never(r->a);
+    known *k = entry(r, schema, r->round + again);
+    if (k->pattern)
+        return k->pattern;
     r->visits = r->depth < MOST_DEPTH ? r->visits + 1 : MOST_VISITS + 1;
     if (r->visits > MOST_VISITS)
-        return wrong(r, "$ref", "leads to more schemas than are followed");
-    json_object_foreach((json_t *)schema, name, v) if (!about(name))
-        wrong(r, name, "is not supported");
+        return wrong(r, "$ref", "or what stands in one another leads to more schemas than are "
+                                "followed");
+    r->round += again;
     r->path[r->depth++] = schema;
-    if (r->error)
-        p = NULL;
-    else if (keyword_of(schema, "v"))
-        p = constants(r, schema);
-    else if (keyword_of(schema, "c"))
-        p = choices(r, schema);
-    else
-        p = of_types(r, schema);
+    mx_pattern *p = read_value(r, schema);
     r->depth--;
+    r->round -= again;
+    k->pattern = p;
     return p;
 }
 
@@ -507,15 +618,19 @@ static mx_pattern *value(reader *r, const json_t *schema)
 mx_status mx_pattern_schema(mx_arena *a, const json_t *schema, mx_pattern **out)
 {
     mx_status st = MX_OK;
-    for (int rounds = MOST_ROUNDS; rounds >= 1; rounds--) {
+    for (int rounds = MOST_ROUNDS; rounds >= 1; rounds /= 2) {
         mx_status_free(st);
-        reader r = {.a = a, .root = schema, .made = json_array(), .rounds = rounds};
+        reader r = {.a = a,
+                    .root = schema,
+                    .made = json_array(),
+                    .known = MX_NEW_N(a, known *, BUCKETS),
+                    .rounds = rounds};
         *out = value(&r, schema);
         if (!r.error && mx_pattern_is_never(*out))
             wrong(&r, "$ref", "leads back to itself, and no document comes to an end");
         json_decref(r.made);
         st = r.error;
-        if (!st || r.visits <= MOST_VISITS)
+        if (!st || r.visits <= MOST_VISITS || !r.comes_round)
             break;
     }
     return st;

@@ -17,24 +17,36 @@
 /* Reals in as many digits as patterns have, and in the shortest form of those. */
 #define SORTED (JSON_SORT_KEYS | JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(15))
 
+typedef struct {
+    mx_arena arena; /* of the pattern */
+    mx_automaton *m;
+} compiled;
+
 struct mx_schemas {
-    mx_automaton *all; /* reward_schema's; NULL: none */
-    mx_automaton *one; /* of the last record that has its own; NULL: none */
-    char *text;        /* owns: the schema of `one` */
+    compiled all; /* reward_schema's; zero: none */
+    compiled one; /* of the last record that has its own; zero: none */
+    char *text;   /* owns: the schema of `one` */
 };
 
-static mx_status compile(const json_t *schema, mx_automaton **out)
+static void drop(compiled *c)
 {
-    mx_arena a = {0};
+    mx_automaton_close(c->m);
+    mx_arena_fini(&c->arena);
+    *c = (compiled){0};
+}
+
+static mx_status compile(const json_t *schema, compiled *out)
+{
     mx_pattern *p = NULL;
     char *text = json_dumps(schema, SORTED);
     json_t *sorted = text ? json_loads(text, JSON_DECODE_ANY, NULL) : NULL;
-    mx_status st = mx_pattern_schema(&a, sorted, &p);
+    mx_status st = mx_pattern_schema(&out->arena, sorted, &p);
     if (!st)
-        st = mx_automaton_open(out, p);
+        st = mx_automaton_open(&out->m, p);
     json_decref(sorted);
     free(text);
-    mx_arena_fini(&a);
+    if (st)
+        drop(out);
     return st;
 }
 
@@ -58,8 +70,8 @@ void mx_schemas_close(mx_schemas *s)
 {
     if (!s)
         return;
-    mx_automaton_close(s->all);
-    mx_automaton_close(s->one);
+    drop(&s->all);
+    drop(&s->one);
     free(s->text);
     mx_free(s);
 }
@@ -74,8 +86,7 @@ static mx_status own(mx_schemas *s, const json_t *schema, mx_automaton **out)
     char *text = json_dumps(parsed ? parsed : schema, SORTED);
     mx_status st = MX_OK;
     if (!s->text || !text || strcmp(text, s->text) != 0) {
-        mx_automaton_close(s->one);
-        s->one = NULL;
+        drop(&s->one);
         free(s->text);
         s->text = NULL;
         st = compile(parsed ? parsed : schema, &s->one);
@@ -84,7 +95,7 @@ static mx_status own(mx_schemas *s, const json_t *schema, mx_automaton **out)
     }
     free(text);
     json_decref(parsed);
-    *out = s->one;
+    *out = s->one.m;
     return mx_status_wrap(st, "the record's json_schema");
 }
 
@@ -95,6 +106,7 @@ static bool follows(mx_automaton *m, const mx_reward_input *j)
     mx_extracted_answer(j, &answer, &n);
     json_t *v = json_loadb(answer, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, NULL);
     char *text = v ? json_dumps(v, SORTED) : NULL;
+    mx_automaton_trim(m, 0);
     int32_t state = text ? 0 : -1;
     for (const char *p = text; state >= 0 && *p; p++)
         state = mx_automaton_next(m, state, (uint8_t)*p);
@@ -107,7 +119,7 @@ static bool follows(mx_automaton *m, const mx_reward_input *j)
 static double json_schema(mx_reward_context *c, const mx_reward_input *j)
 {
     const json_t *schema = json_object_get(j->record, "json_schema");
-    mx_automaton *m = c->schemas->all;
+    mx_automaton *m = c->schemas->all.m;
     if (schema && !json_is_null(schema))
         c->error = own(c->schemas, schema, &m);
     else if (!m)

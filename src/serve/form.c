@@ -53,7 +53,7 @@ static void read_regex(mx_api_call *c, mx_fields *f, const char *name, const jso
 
 static void read_choice(mx_api_call *c, mx_fields *f, const char *name, const json_t *list)
 {
-    mx_pattern *all = NULL;
+    mx_word *words = MX_NEW_N(&c->arena, mx_word, json_array_size(list) + 1);
     size_t i;
     const json_t *v;
     if (!json_array_size(list))
@@ -64,10 +64,9 @@ static void read_choice(mx_api_call *c, mx_fields *f, const char *name, const js
             mx_field_wrong(f, name, "must have a list of strings, none of them empty");
             return;
         }
-        mx_pattern *p = mx_pattern_text(&c->arena, json_string_value(v), json_string_length(v));
-        all = all ? mx_pattern_or(&c->arena, all, p) : p;
+        words[i] = (mx_word){json_string_value(v), json_string_length(v)};
     }
-    keep(c, f, name, all, MX_OK);
+    keep(c, f, name, mx_pattern_words(&c->arena, words, i), MX_OK);
 }
 
 static void read_response_format(mx_api_call *c, mx_fields *f, const json_t *v)

@@ -78,9 +78,71 @@ MX_TEST(patterns_that_cannot_be_followed)
     mx_arena a = {0};
     mx_pattern *p;
     mx_automaton *m;
-    const char huge[] = "((((a{1000}){1000}){1000}){1000}){1000}";
+    const char huge[] = "((((a?){1000}){1000}){1000}){1000}";
     MX_CHECK_OK(mx_pattern_regex(&a, huge, strlen(huge), false, &p));
     MX_CHECK_ERROR(mx_automaton_open(&m, p), "make it simpler");
+    mx_arena_fini(&a);
+}
+
+/* Patterns that are written short, or are one long row, cost no more than what a text reaches. */
+MX_TEST(patterns_of_any_size_are_followed)
+{
+    static const char *const regexes[] = {"((((a{1000}){1000}){1000}){1000}){1000}",
+                                          "(){1000}{1000}{1000}{1000}{1000}aaaa",
+                                          "(((.|a|aa){1000}){1000}){1000}"};
+    mx_str once = {0}, text = {0};
+    for (int i = 0; i < 100000; i++)
+        mx_str_add(&once, "{1}");
+    mx_str_addf(&text, "(aaaa)%s", mx_str_text(&once));
+    for (size_t i = 0; i < 4; i++) {
+        mx_arena a = {0};
+        mx_pattern *p;
+        mx_automaton *m;
+        const char *regex = i < 3 ? regexes[i] : mx_str_text(&text);
+        MX_CHECK_OK(mx_pattern_regex(&a, regex, strlen(regex), false, &p));
+        MX_CHECK_OK(mx_automaton_open(&m, p));
+        int32_t at = 0;
+        for (int k = 0; k < 4; k++)
+            at = mx_automaton_next(m, at, 'a');
+        MX_CHECK(at >= 0, "%.40s", regex);
+        mx_automaton_close(m);
+        mx_arena_fini(&a);
+    }
+    mx_str_fini(&once);
+    mx_str_fini(&text);
+}
+
+static mx_pattern *or_of_texts(mx_arena *a, int n)
+{
+    mx_pattern *all = NULL;
+    for (int i = 0; i < n; i++) {
+        mx_pattern *p = mx_pattern_text(a, i % 2 ? "b" : "c", 1);
+        all = all ? mx_pattern_or(a, all, p) : p;
+    }
+    return all;
+}
+
+/* What has grown is forgotten but for one state, and texts go on from it. */
+MX_TEST(automata_are_trimmed)
+{
+    mx_arena a = {0};
+    mx_automaton *m;
+    mx_pattern *p, *q;
+    MX_CHECK_OK(mx_pattern_regex(&a, "(x|y){1000}z", 12, false, &p));
+    q = mx_pattern_or(&a, p, or_of_texts(&a, 150000)); /* more than half of what is held */
+    MX_CHECK_OK(mx_automaton_open(&m, q));
+    int32_t at = 0;
+    for (int i = 0; i < 1000; i++) {
+        at = mx_automaton_next(m, at, i % 3 ? 'x' : 'y');
+        if (mx_automaton_trim(m, at))
+            at = 0;
+        MX_CHECK(at >= 0 && !mx_automaton_accepts(m, at), "%d", i);
+    }
+    MX_CHECK(at < 1000, "it was never trimmed");
+    MX_CHECK(mx_automaton_next(m, at, 'x') < 0, "a thousand and one");
+    at = mx_automaton_next(m, at, 'z');
+    MX_CHECK(at >= 0 && mx_automaton_accepts(m, at) && mx_automaton_ends(m, at), "the end");
+    mx_automaton_close(m);
     mx_arena_fini(&a);
 }
 
@@ -192,6 +254,8 @@ MX_TEST(schemas_hold_documents_to_their_keywords)
          {"{'next':null}", "{'v':1,'next':{'next':{'next':null}}}"},
          {"{'v':1}", "{'next':{}}"}},
         {"{'oneOf':[{'type':'string'},{'type':'null'}]}", {"null", "'x'"}, {"1"}},
+        {"{'type':'integer','format':'uint8','exclusiveMinimum':3}", {"4", "255"}, {"3", "256"}},
+        {"{'type':'number','format':'double'}", {"-0.5", "1e9"}, {"x"}},
         {"{'title':'anything'}", {"1", "[{'a':null}]"}, {"[1", "x"}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -215,6 +279,58 @@ MX_TEST(schemas_hold_documents_to_their_keywords)
     }
 }
 
+static json_t *numbered(const char *prefix, int n, bool keys)
+{
+    json_t *out = keys ? json_object() : json_array();
+    for (int i = 0; i < n; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "%s%d", prefix, i);
+        if (keys)
+            json_object_set_new(out, name, json_pack("{s:i}", "const", i));
+        else
+            json_array_append_new(out, json_string(name));
+    }
+    return out;
+}
+
+static void check_large(json_t *schema, const char *yes)
+{
+    mx_arena a = {0};
+    mx_pattern *p;
+    mx_automaton *m;
+    MX_CHECK_OK(mx_pattern_schema(&a, schema, &p));
+    MX_CHECK_OK(mx_automaton_open(&m, p));
+    MX_CHECK(matches(m, yes), "%s", yes);
+    mx_automaton_close(m);
+    mx_arena_fini(&a);
+    json_decref(schema);
+}
+
+/* Large schemas, and such as lead back to themselves in many places, are followed, in little time
+ * and without recursion. */
+MX_TEST(schemas_of_any_size_are_followed)
+{
+    mx_str text = {0};
+    check_large(json_pack("{s:o}", "enum", numbered("v", 100000, false)), "\"v99999\"");
+    check_large(json_pack("{s:o}", "properties", numbered("p", 5000, true)),
+                "{\"p17\":17,\"p4999\": 4999}");
+    check_large(json_pack("{s:{s:o}, s:[s,s]}", "properties", "p", numbered("q", 0, true),
+                          "required", "p", "p"),
+                "{\"p\":[{}]}");
+    check_large(read_quoted(&text, "{'$ref':'#/$defs/n','$defs':{'n':{'type':'object','properties'"
+                                   ":{'a':{'$ref':'#/$defs/n'},'b':{'$ref':'#/$defs/n'},"
+                                   "'c':{'$ref':'#/$defs/n'},'d':{'$ref':'#/$defs/n'}}}}}"),
+                "{\"a\":{\"b\":{\"c\":{\"d\":{\"a\":{\"d\":{\"a\":{}}},\"c\":{}}}}}}");
+    check_large(read_quoted(&text, "{'$ref':'#/$defs/n','$defs':{'b':{'properties':{'v':{'const':1}"
+                                   "}},'n':{'allOf':[{'$ref':'#/$defs/b'},{'properties':{'kids':{"
+                                   "'type':'array','items':{'$ref':'#/$defs/n'}}}}]}}}"),
+                "{\"v\":1,\"kids\":[{\"v\":1,\"kids\":[{\"kids\":[]}]},{}]}");
+    check_large(read_quoted(&text, "{'items':{'items':{'type':'string','maxLength':1000},"
+                                   "'maxItems':1000},'maxItems':1000}"),
+                "[[\"a\",\"b\"],[]]");
+    mx_str_fini(&text);
+}
+
 /* What cannot be followed is named, never passed over. */
 MX_TEST(schemas_that_cannot_be_followed)
 {
@@ -236,6 +352,7 @@ MX_TEST(schemas_that_cannot_be_followed)
         {"{'type':'string','minLength':-1}", "minLength"},
         {"{'type':'string','pattern':'('}", "pattern"},
         {"{'type':'string','format':'iri'}", "format"},
+        {"{'type':'integer','format':'date'}", "format"},
         {"{'type':'integer','minimum':3,'maximum':2}", "minimum"},
         {"{'type':'number','minimum':0.30000000000000004}", "digits"},
         {"{'type':'array','minItems':3,'maxItems':2}", "maxItems"},
