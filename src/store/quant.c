@@ -365,6 +365,24 @@ static bool pair_int8(pairing *p, const mx_st_tensor *t, mx_quant_tensor *w)
     return pair_scaled(p, t, w);
 }
 
+/* Is t a scale that loaders quantize activations or caches with? No number of a weight depends on
+ * it. */
+static bool is_of_activations(pairing *p, const mx_st_tensor *t)
+{
+    static const char *const of_caches[] = {".k_scale", ".v_scale", ".kv_scale", ".q_scale"};
+    static const char *const of_module[] = {".input_scale", ".input_scale_ub", ".output_scale",
+                                            ".input_zero_point", ".output_zero_point"};
+    for (size_t i = 0; p->hints.method && i < sizeof of_caches / sizeof *of_caches; i++)
+        if (mx_ends_with(t->name, of_caches[i]))
+            return true;
+    for (size_t i = 0; p->hints.method && i < sizeof of_module / sizeof *of_module; i++) {
+        const char *stem = stem_of(p, t->name, of_module[i]);
+        if (stem && (sibling(p, stem, ".weight") || sibling(p, stem, ".weight_packed")))
+            return true;
+    }
+    return false;
+}
+
 /* Whether t is a part of a weight that another tensor stands for. */
 static bool is_part(pairing *p, const mx_st_tensor *t)
 {
@@ -398,7 +416,7 @@ static bool pair_one(pairing *p, const mx_st_tensor *t, mx_quant_tensor *w)
 {
     const char *stem;
     *w = (mx_quant_tensor){.name = t->name, .data = t};
-    if (is_part(p, t))
+    if (is_part(p, t) || is_of_activations(p, t))
         return false;
     if (mx_quant_nf4_state(p->dir, t->name))
         return opened(p, t, mx_quant_nf4_open(p->dir, &p->q->arena, w));

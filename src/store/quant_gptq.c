@@ -41,7 +41,8 @@ mx_status mx_gptq_hints_read(const json_t *config, const char *method, mx_gptq_h
     const char *format = json_string_value(json_object_get(config, "checkpoint_format"));
     json_int_t bits = json_integer_value(json_object_get(config, "bits"));
     h->second_format = format && strcmp(format, "gptq_v2") == 0;
-    if (!json_object_get(config, "dynamic")) /* with which groups differ from module to module */
+    h->by_module = json_object_get(config, "dynamic") != NULL;
+    if (!h->by_module)
         h->group = json_integer_value(json_object_get(config, "group_size"));
     h->bits = bits == 8 ? 8 : 4;
     if ((bits != 4 && bits != 8) || (h->awq && bits != 4))
@@ -75,20 +76,29 @@ static int64_t group_of(const struct mx_quant_gptq *g, int64_t said)
     return g->groups > 0 && g->in % g->groups == 0 ? g->in / g->groups : 0;
 }
 
+/* Where modules differ, zero points of so many words a group tell the bits. */
+static int bits_of(const mx_gptq_hints *h, int64_t out, const mx_st_tensor *zeros)
+{
+    bool eight = h->by_module && !h->awq && zeros->ndim == 2 && zeros->dim[1] == (out + 3) / 4;
+    bool four = h->by_module && !h->awq && zeros->ndim == 2 && zeros->dim[1] == (out + 7) / 8;
+    return eight == four ? h->bits : eight ? 8 : 4;
+}
+
 mx_status mx_quant_gptq_open(const mx_hf_dir *d, const mx_gptq_hints *h, mx_arena *a,
                              mx_quant_tensor *w)
 {
     const mx_st_tensor *t = w->data;
     struct mx_quant_gptq *g = MX_NEW(a, struct mx_quant_gptq);
-    int64_t per = WORD / h->bits;
     *g = (struct mx_quant_gptq){.zeros = sibling(d, t->name, ".qzeros"),
                                 .scales = sibling(d, t->name, ".scales"),
                                 .group_of = sibling(d, t->name, ".g_idx"), .awq = h->awq,
-                                .bits = h->bits, .plus = !h->awq && !h->second_format};
+                                .plus = !h->awq && !h->second_format};
     if (t->dtype != MX_ST_I32 || t->ndim != 2 || !t->n || t->n > INT64_MAX / WORD)
         return mx_fail(MX_INPUT, "expected an I32 matrix");
     if (!g->zeros || !g->scales)
         return mx_fail(MX_INPUT, "its .qzeros or .scales are missing");
+    g->bits = bits_of(h, t->dim[1], g->zeros);
+    int64_t per = WORD / g->bits;
     g->in = g->awq ? t->dim[0] : t->dim[0] * per;
     g->out = g->awq ? t->dim[1] * per : t->dim[1];
     g->groups = g->scales->ndim == 2 ? g->scales->dim[0] : 0;
@@ -104,7 +114,7 @@ mx_status mx_quant_gptq_open(const mx_hf_dir *d, const mx_gptq_hints *h, mx_aren
                        "group_size says (%" PRId64 ")", g->groups, g->in, h->group);
     w->kind = MX_QUANT_GPTQ;
     w->gptq = g;
-    w->bits = h->bits;
+    w->bits = g->bits;
     w->block_cols = g->group;
     w->ndim = 2;
     w->dim[0] = w->rows = g->out;

@@ -17,6 +17,7 @@
 /* What config.json says. */
 typedef struct {
     bool awq, second_format;
+    bool by_module; /* "dynamic": bits and groups differ from module to module */
     int bits;
     int64_t group;
 } mx_gptq_hints;

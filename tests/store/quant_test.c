@@ -293,6 +293,11 @@ MX_TEST(quant_gptq_and_awq_are_read)
     MX_CHECK_ERROR(open_parts(&d[3], GPTQ_OF("4"), bad, 3),
                    "2 groups of 16 inputs, which is not what group_size says (4)");
     MX_CHECK_ERROR(open_parts(&d[3], GPTQ_OF("-1"), bad, 3), "group_size says (-1)");
+    part eight[] = {{"a.qweight", MX_ST_I32, 2, {4, 8}}, {"a.qzeros", MX_ST_I32, 2, {2, 2}},
+                    {"a.scales", MX_ST_F32, 2, {2, 8}}, {"b.qweight", MX_ST_I32, 2, {2, 8}},
+                    {"b.qzeros", MX_ST_I32, 2, {2, 1}}, {"b.scales", MX_ST_F32, 2, {2, 8}}};
+    MX_CHECK_OK(open_parts(&d[3], GPTQ_OF("8,\"dynamic\":{}"), eight, 6));
+    MX_CHECK_ERROR(open_parts(&d[3], GPTQ_OF("8"), eight, 6), "do not fit 32 inputs");
     bad[0].dtype = MX_ST_F32;
     MX_CHECK_ERROR(open_parts(&d[3], gptq, bad, 3), "expected an I32 matrix");
     MX_CHECK_ERROR(open_parts(&d[3], "{\"quantization_config\":{\"quant_method\":\"gptq\","
@@ -387,6 +392,37 @@ MX_TEST(quant_zero_points_of_bytes_are_read)
     close_written(&w);
     for (int i = 0; i < 2; i++)
         test_dir_remove(&d[i]);
+}
+
+/* What loaders quantize activations and caches with belongs to no weight. Without a method it is a
+ * tensor like others. */
+MX_TEST(quant_scales_of_activations_are_no_weights)
+{
+    static const char *const methods[] = {"{\"quant_method\":\"fp8\"}", "null"};
+    for (int i = 0; i < 2; i++) {
+        char config[80];
+        snprintf(config, sizeof config, "{\"quantization_config\":%s}", methods[i]);
+        float one = 1;
+        uint8_t codes[4] = {0x38, 0x38, 0x38, 0x38};
+        mx_st_source src[7] = {{"a.weight", MX_ST_F8_E4M3, 2, {2, 2}, codes, 0},
+                               {"a.weight_scale", MX_ST_F32, 0, {0}, &one, 0},
+                               {"a.input_scale", MX_ST_F32, 1, {1}, &one, 0},
+                               {"a.input_scale_ub", MX_ST_F32, 1, {1}, &one, 0},
+                               {"a.k_scale", MX_ST_F32, 1, {1}, &one, 0},
+                               {"attn.v_scale", MX_ST_F32, 1, {1}, &one, 0},
+                               {"b.input_scale", MX_ST_F32, 1, {1}, &one, 0}};
+        mx_hf_extra extra = {.name = "config.json", .data = config, .n_bytes = strlen(config)};
+        test_dir d;
+        written w;
+        test_dir_make(&d);
+        MX_CHECK_OK(mx_hf_save(d.path, src, 7, &extra, 1, NULL));
+        MX_CHECK_OK(mx_hf_dir_open(&w.dir, d.path, MX_HF_ALL));
+        MX_CHECK_OK(mx_quant_open(&w.set, &w.dir));
+        MX_CHECK(w.set.n_tensors == (i ? 6 : 2), "%s: %d weights", config, (int)w.set.n_tensors);
+        MX_CHECK(mx_quant_find(&w.set, "b.input_scale") != NULL);
+        close_written(&w);
+        test_dir_remove(&d);
+    }
 }
 
 /* Scales that fit the weight evenly, but not as config.json says they lie: of a file that was cut,
