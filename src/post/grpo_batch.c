@@ -154,7 +154,8 @@ static mx_status take_rewards(mx_grpo_run *r, const mx_objective_run *o, mx_grpo
 
 /* --- rows --- */
 
-/* Prompt and answer i as a row of the batch. */
+/* Prompt and answer i as a row of the batch. An answer that teaches nothing since it did not end is
+ * padding to the model, as TRL's: experts are not balanced over it. */
 static void fill_row(const mx_grpo_run *r, mx_grpo_batch *b, int64_t i)
 {
     const mx_tokens *p = &b->asked[i / r->s->generations].ids, *a = &b->answer[i].ids;
@@ -166,7 +167,7 @@ static void fill_row(const mx_grpo_run *r, mx_grpo_batch *b, int64_t i)
         int64_t q = k - p->n, next = q + 1;
         bool there = q < a->n;
         to->tokens[own + k] = k < p->n ? p->ids[k] : there ? a->ids[q] : 0;
-        to->segments[own + k] = there;
+        to->segments[own + k] = there && (trains || q < 0);
         to->positions[own + k] = there ? (int32_t)k : 0;
         bool label = next >= 0 && next < a->n && trains;
         to->labels[own + k] = label ? a->ids[next] : MX_NO_LABEL;

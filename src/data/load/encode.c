@@ -205,8 +205,8 @@ mx_status mx_encode_record(const mx_encoder *e, const mx_record *r, mx_document 
     out[0].margin = out[1].margin = margin;
     if (!st)
         st = e->images ? encode_with_pictures(e, r, &x, out, *n) : encode_example(e, &x, out);
-    /* an empty text is an empty document, not one of two marks */
-    if (!st && x.kind == MX_EXAMPLE_TEXT && x.text.len == 0)
+    /* an empty text is an empty document, not one of two marks; post-training keeps it, as TRL */
+    if (!st && x.kind == MX_EXAMPLE_TEXT && x.text.len == 0 && !e->whole)
         out[0].ids.n = 0;
     mx_example_fini(&x);
     if (!st && *n == 2 && (out[0].ids.n == 0 || out[1].ids.n == 0))

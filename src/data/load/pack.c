@@ -112,8 +112,8 @@ void mx_packer_add(mx_packer *p, const int32_t *ids, const uint8_t *trained, int
         bool trains = mx_packer_trains(p, trained, n);
         p->counts.training += trains;
         p->counts.untrained += !trains;
-        if (!trains && p->o.kind == MX_PACK_NONE)
-            n = 0;
+        if (!trains && p->o.kind == MX_PACK_NONE && !(p->o.exact && trained[0]))
+            n = 0; /* TRL keeps a row for a first token that would be trained: an empty text's */
     }
     int64_t skip = p->n_docs == 0 ? p->skip : 0;
     MX_GROW(p->doc_at, p->n_docs, p->cap_docs);
