@@ -400,7 +400,7 @@ void mx_coord_root_step_locked(mx_coord *c, const struct pollfd *p, double now)
         if (c->member[r].link->fd >= 0 && p[n + r].revents)
             hear(c, r);
     mx_acceptor_serve(&c->acceptor, p, now);
-    if (c->acceptor.refused && !c->has_said_refused) {
+    if (c->acceptor.refused && !c->has_said_refused && !c->why[0]) {
         mx_coord_note_locked(c, "a connection was refused; it came %s. Ranks are waited for",
                              c->acceptor.last);
         c->has_said_refused = true;

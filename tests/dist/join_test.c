@@ -66,6 +66,7 @@ typedef struct {
     const char *hears; /* NULL: it meets the others */
     mx_code code;      /* 0: any */
     bool told;         /* what rank 0 says is enough */
+    bool silent;       /* it has nothing to say while it waits */
 } start;
 
 static int meets(int rank, void *ctx)
@@ -97,6 +98,7 @@ static int meets(int rank, void *ctx)
            mx_status_text(st));
     EXPECT(bad, !s->code || mx_status_code(st) == s->code, "rank %d: code %d", rank,
            (int)mx_status_code(st));
+    EXPECT(bad, !s->silent || !said[0], "rank %d says: %s", rank, said);
     mx_status_free(st);
     mx_coord_close(c);
     if (happened)
@@ -169,6 +171,20 @@ MX_TEST(join_refuses_a_rank_that_is_there_twice)
         {.size = "4", .number = "1", .hears = "rank 1", .code = MX_USAGE, .told = true},
     };
     ranks_run(3, meets, s);
+}
+
+/* Of so much to say that rank 0 has refused it, and closed, before it is done. */
+MX_TEST(join_tells_why_to_who_is_refused_in_the_middle_of_a_word)
+{
+    static mx_coord_part parts[MX_COORD_PARTS];
+    for (int i = 0; i < MX_COORD_PARTS; i++)
+        parts[i] = (mx_coord_part){"key", 1};
+    start s[] = {
+        {.hears = "says it is rank 1 of 3", .code = MX_USAGE, .parts = parts,
+         .n_parts = MX_COORD_PARTS, .silent = true},
+        {.size = "3", .hears = "this is rank 1 of 3, and rank 0", .code = MX_USAGE, .told = true,
+         .parts = parts, .n_parts = MX_COORD_PARTS}};
+    ranks_run(2, meets, s);
 }
 
 /* It came to the wrong port, which is no reason for the others not to begin. */
