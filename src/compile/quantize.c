@@ -328,7 +328,8 @@ void mx_pass_quantize_share(mx_graph *g)
 
 static mx_status run(mx_graph *g, mx_compilation *c)
 {
-    mx_pass_quantize_frozen(g, c->o->frozen_quant);
+    if (!c->o->partition) /* that pass has done it */
+        mx_pass_quantize_frozen(g, c->o->frozen_quant);
     pass_quantize(g, c->o->quantization, c->training);
     if (!c->training && c->o->weights_fixed)
         mx_pass_quantize_weights(g, c->o->quant);

@@ -104,6 +104,7 @@ static mx_node *numbers(pass *p, mx_node *w, const mx_node *by)
     const char *scope = p->g->scope;
     p->g->scope = "";
     a->quantized = true;
+    w->axes = NULL; /* a mesh does not cut blocks */
     int n = (p->quant->dtype == MX_U8 ? encode_nf4 : encode_rows)(p, w, began, in);
     p->g->scope = by->scope;
     p->g->seq = by->seq;

@@ -7,7 +7,8 @@
  *     nf4     uint8 (..., cols / 2)      W.absmax (blocks) float32; nested: uint8, with
  *                                        W.nested_absmax (blocks / 256) and W.nested_offset ()
  * Each use reads the numbers that a `dequantize` node makes in the compute dtype; nothing keeps
- * them from pass to pass.
+ * them from pass to pass. On a mesh the pass runs before the graph is cut: W is whole on every rank
+ * of its stage, with the codes of one device.
  */
 #ifndef MX_COMPILE_QUANTIZE_FROZEN_H
 #define MX_COMPILE_QUANTIZE_FROZEN_H

@@ -9,6 +9,7 @@
 #include "compile/lora.h"
 #include "compile/mesh/partition.h"
 #include "compile/mesh/stages.h"
+#include "compile/quantize_frozen.h"
 #include "exec/dropout.h"
 #include "models/classes.h"
 #include "ops.h"
@@ -175,9 +176,7 @@ static bool has_root(const mx_graph *g, const char *name)
 /* What does not run on a mesh yet. */
 static void check_mesh(mx_graph *g, const mx_step_options *o)
 {
-    const char *what = o->compile.frozen_quant     ? "lora.lora_weight_qtype"
-                       : !o->lora                  ? NULL
-                       : o->lora->dora             ? "lora.use_dora"
+    const char *what = !o->lora                    ? NULL
                        : o->lora->slots            ? "serving adapters"
                                                    : NULL;
     if (o->compile.partition && what)
@@ -298,6 +297,8 @@ static mx_status compile_apply(mx_step *s, const mx_model_spec *m, const mx_step
     mx_pass_precision(&model, o->compile.compute);
     if (o->compile.narrow_weights || o->compile.narrow_frozen)
         mx_pass_narrow_weights(&model, o->compile.narrow_weights);
+    if (o->compile.partition)
+        mx_pass_quantize_frozen(&model, o->compile.frozen_quant);
     mx_status st = o->compile.partition ? mx_pass_partition(&model, o->compile.partition) : MX_OK;
     if (!st && o->compile.stages)
         st = mx_pass_stages(&model, o->compile.stages);

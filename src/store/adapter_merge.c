@@ -1,8 +1,12 @@
 /* adapter_merge.c - adapters in the host's memory: DoRA's first lengths, merging. */
+#include "dist/comm.h"
+#include "ir/placement.h"
 #include "ops/load.h"
 #include "store/adapter_names.h"
 #include "store/quant_encode.h"
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* One weight's numbers; m NULL: no DoRA. */
 typedef struct {
@@ -39,33 +43,68 @@ static int64_t at(const mx_adapter_parts *p, int64_t o, int64_t i)
     return p->w->attr.in_out || p->table ? i * p->out + o : o * p->in + i;
 }
 
-static mx_status begin_lengths(mx_session *s, const mx_adapter_parts *p, mx_arena *scratch)
-{
-    float *w;
-    int64_t out = p->out, in = p->in;
-    MX_TRY(read_floats(s, p->w, scratch, &w));
-    float *m = MX_NEW_N(scratch, float, out);
-    for (int64_t o = 0; o < out; o++) {
-        double sum = 0;
-        for (int64_t i = 0; i < in; i++)
-            sum += (double)w[at(p, o, i)] * w[at(p, o, i)];
-        m[o] = (float)sqrt(sum);
-    }
-    return write_floats(s, p->m, scratch, m);
-}
+/* --- DoRA's first lengths --- */
 
-mx_status mx_adapter_begin(mx_session *s)
+/* Adds the squares of what this rank has of W to those of its rows, so that all ranks together add
+ * each element once. */
+static mx_status add_squares(mx_session *s, const mx_adapter_parts *p, int64_t out, int64_t in,
+                             double *sum)
 {
-    mx_adapter_parts p;
-    mx_status st = MX_OK;
-    for (int i = 0; i < mx_session_count(s) && !st; i++) {
-        mx_arena scratch = {0};
-        if (mx_adapter_parts_of(s, i, &p) && p.m && !p.m->written)
-            st = begin_lengths(s, &p, &scratch);
-        mx_arena_fini(&scratch);
+    const mx_box *box = p->w->attr.quantized ? NULL : p->w->box; /* blocks are not cut */
+    mx_arena scratch = {0};
+    float *w;
+    if (!mx_type_count(&p->w->type) || (p->w->box && !p->w->box->first))
+        return MX_OK;
+    mx_status st = read_floats(s, p->w, &scratch, &w);
+    for (int64_t i = 0, n = box ? mx_type_count(&p->w->type) : out * in; !st && i < n; i++) {
+        int64_t k = box ? mx_box_element(box, &p->w->type, i) : i;
+        if (k >= 0)
+            sum[p->w->attr.in_out ? k % out : k / in] += (double)w[i] * w[i];
     }
+    mx_arena_fini(&scratch);
     return st;
 }
+
+static mx_status begin_lengths(mx_session *s, const mx_adapter_parts *p, mx_comm *ranks)
+{
+    enum { AT_ONCE = MX_COMM_SMALL / sizeof(double) };
+    mx_arena scratch = {0};
+    int64_t out = mx_var_whole(p->m)->dim[0], in = mx_var_whole(p->a)->dim[1];
+    double *sum = MX_NEW_N(&scratch, double, out);
+    float *m = MX_NEW_N(&scratch, float, out);
+    mx_status st = add_squares(s, p, out, in, sum);
+    for (int64_t o = 0; ranks && !st && o < out; o += AT_ONCE)
+        st = mx_comm_sum_f64(ranks, sum + o, (int)(out - o < AT_ONCE ? out - o : AT_ONCE));
+    for (int64_t o = 0; o < out; o++)
+        m[o] = (float)sqrt(sum[o]);
+    if (!st)
+        st = write_floats(s, p->m, &scratch, m);
+    mx_arena_fini(&scratch);
+    return st;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const mx_adapter_parts *)a)->module, ((const mx_adapter_parts *)b)->module);
+}
+
+mx_status mx_adapter_begin(mx_session *s, mx_comm *ranks)
+{
+    mx_arena scratch = {0};
+    int n = 0;
+    mx_adapter_parts *p = MX_NEW_N(&scratch, mx_adapter_parts, mx_session_count(s));
+    for (int i = 0; i < mx_session_count(s); i++)
+        if (mx_adapter_parts_of(s, i, &p[n]) && p[n].m && !p[n].m->written)
+            n++;
+    qsort(p, (size_t)n, sizeof *p, by_name); /* stages have them in orders of their own */
+    mx_status st = MX_OK;
+    for (int i = 0; i < n && !st; i++)
+        st = begin_lengths(s, &p[i], ranks);
+    mx_arena_fini(&scratch);
+    return st;
+}
+
+/* --- merging --- */
 
 /* Where expert e's A[k, 0] and B[o, k] are. */
 static int64_t a_at(const mx_adapter_parts *p, int64_t e, int64_t k)

@@ -116,6 +116,26 @@ MX_TEST(adapters_on_meshes)
             (const char *const[]){"stage=2", "stage=2,tensor=2", NULL});
 }
 
+/* DoRA's first lengths are those of whole rows, which ranks have parts of. */
+MX_TEST(dora_on_meshes)
+{
+    same_on("sft", "dataset_path=" POST "text.jsonl lora.enable_lora=true use_dora=true",
+            (const char *const[]){"fsdp=2,tensor=2", "stage=2,fsdp=2", NULL});
+}
+
+/* Codes are those of whole matrices on every mesh. */
+MX_TEST(qlora_on_meshes)
+{
+#define QLORA "load_parameters_path=" POST "qlora_model lora.enable_lora=true lora_weight_qtype="
+    same_on("sft", "dataset_path=" POST "text.jsonl " QLORA "nf4 use_dora=true",
+            (const char *const[]){"fsdp=2,tensor=2", "stage=2", NULL});
+    same_on("sft", "dataset_path=" POST "text.jsonl " QLORA "int8",
+            (const char *const[]){"tensor=2", NULL});
+    same_on("dpo", "dataset_path=" POST "pairs.jsonl " QLORA "nf4",
+            (const char *const[]){"fsdp=2", NULL});
+#undef QLORA
+}
+
 MX_TEST(expert_adapters_on_meshes)
 {
     same_on("sft", "dataset_path=" POST "text.jsonl load_parameters_path=" POST "mixtral adapter="
@@ -177,6 +197,12 @@ MX_TEST(grpo_on_meshes)
                 "base_emb_dim=64 base_num_decoder_layers=2 base_num_query_heads=4 head_dim=16 "    \
                 "base_num_kv_heads=2 base_moe_mlp_dim=96 num_experts=4 num_experts_per_tok=2 "     \
                 "vocab_size=400 "
+
+MX_TEST(grpo_of_qlora_on_meshes)
+{
+    same_on("grpo", GRPO "load_parameters_path=" POST "qlora_model lora.enable_lora=true "
+            "lora_weight_qtype=nf4", (const char *const[]){"fsdp=2", NULL});
+}
 
 MX_TEST(grpo_of_a_mixture_on_meshes)
 {
@@ -300,28 +326,5 @@ MX_TEST(adapters_go_on_on_another_mesh)
     MX_CHECK_OK(post_run("sft", folder, "parts", first));
     MX_CHECK_OK(post_run("sft", folder, "parts", then));
     compare(folder, "parts", "fsdp=2, then tensor=2", false);
-    post_remove(folder);
-}
-
-MX_TEST(what_does_not_run_on_a_mesh_says_so)
-{
-    static const struct {
-        const char *verb, *settings, *words;
-    } runs[] = {
-        {"sft", "mesh=fsdp=2 lora.enable_lora=true lora.use_dora=true", "use_dora"},
-        {"sft", "mesh=fsdp=2 lora.enable_lora=true lora.lora_weight_qtype=nf4",
-         "lora_weight_qtype does not run on a mesh"},
-    };
-    char folder[300], text[600];
-    post_folder(folder, sizeof folder);
-    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
-        bool answers = strcmp(runs[i].verb, "sft") == 0;
-        snprintf(text, sizeof text, RUN "dataset_path=" POST "%s %s per_device_batch_size=1",
-                 answers ? "messages.jsonl" : "pairs.jsonl", runs[i].settings);
-        mx_status st = post_run(runs[i].verb, folder, "r", text);
-        MX_CHECK(st && mx_status_code(st) == MX_USAGE && strstr(mx_status_text(st), runs[i].words),
-                 "%s: %s", runs[i].settings, st ? mx_status_text(st) : "it ran");
-        mx_status_free(st);
-    }
     post_remove(folder);
 }

@@ -204,8 +204,6 @@ MX_TEST(qlora_refuses)
             "lora.enable_lora=true");
     refused("sft", folder, NF4 "quantization=fp8_tensorwise dataset_path=" POST "text.jsonl",
             "leave it out");
-    refused("sft", folder, NF4 "mesh=fsdp=2 dataset_path=" POST "text.jsonl",
-            "lora_weight_qtype does not run on a mesh yet");
     refused("train", folder, "load_parameters_path= base_emb_dim=32 base_num_decoder_layers=1 "
             "base_mlp_dim=33 base_num_query_heads=2 base_num_kv_heads=2 head_dim=16 "
             "vocab_size=64 dataset_type=synthetic lora.enable_lora=true lora_weight_qtype=nf4 "

@@ -7,6 +7,7 @@
 #include "compile/mesh/partition.h"
 
 #include "compile/compile.h"
+#include "compile/quantize_frozen.h"
 #include "compile/optimizer.h"
 #include "compile/mesh/partition_impl.h"
 #include "ops.h"
@@ -361,6 +362,7 @@ static mx_status run(mx_graph *g, mx_compilation *c)
     if (!o->partition)
         return MX_OK;
     MX_ASSERT(!c->loss || c->loss->name, "the loss is a named root");
+    mx_pass_quantize_frozen(g, o->frozen_quant);
     mx_str report = {0};
     mx_partition how = *o->partition;
     how.report = mx_compile_dumps(o, "partition") ? &report : how.report;

@@ -25,10 +25,11 @@ static double elements(const mx_node *v)
     return (double)mx_type_count(&v->box->whole);
 }
 
+/* Quantized ones are whole on purpose: their blocks are. */
 static bool is_weight(const mx_node *n)
 {
     const mx_var_attr *a = n->attr;
-    return n->op == &mx_op_variable && a->kind == MX_VAR_WEIGHT;
+    return n->op == &mx_op_variable && a->kind == MX_VAR_WEIGHT && !a->quantized;
 }
 
 /* The largest after `last`, by size and then by place; NULL: the largest of all. */

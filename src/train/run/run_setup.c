@@ -104,7 +104,7 @@ static mx_status load_base(mx_run *r, bool resumes)
         MX_TRY(st);
         mx_progress_say(&r->report.progress, "adapter: from %s", from);
     }
-    return resumes ? MX_OK : mx_adapter_begin(r->session);
+    return resumes ? MX_OK : mx_adapter_begin(r->session, r->mesh_rank ? r->ranks.comm : NULL);
 }
 
 static mx_status restore(mx_run *r)
