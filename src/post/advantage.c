@@ -28,6 +28,15 @@ static double std_of(const double *x, int64_t n)
     return k > 1 ? sqrt(sum / (k - 1)) : 0;
 }
 
+/* Rewards that do not differ; of one alone that cannot be said. */
+static bool all_equal(const double *x, int64_t n, double std)
+{
+    int64_t judged = 0;
+    for (int64_t i = 0; i < n; i++)
+        judged += !isnan(x[i]);
+    return judged > 1 && fabs(std) <= 1e-8;
+}
+
 /* Adds to the sums of a group of G what reward k says, in standard deviations from their mean. */
 static void add_standing(const mx_grpo *s, const mx_group_rewards *r, int64_t from, int k,
                          double *x, double *sum)
@@ -70,7 +79,7 @@ mx_reward_facts mx_advantages(const mx_grpo *s, const mx_group_rewards *r, int64
     double all = std_of(reward, n);
     for (int64_t i = 0; i < n; i += G) {
         double mean = mean_of(reward + i, G), std = batch ? all : std_of(reward + i, G);
-        zero += fabs(std) <= 1e-8 ? G : 0;
+        zero += all_equal(batch ? reward : reward + i, batch ? n : G, std) ? G : 0;
         for (int64_t k = i; k < i + G; k++) {
             double a = isnan(reward[k]) ? 0 : reward[k] - mean;
             advantage[k] = (float)(none ? a : a / (std + s->of->std_epsilon));

@@ -94,6 +94,7 @@ typedef struct {
     mx_str text;
     bool truncated;
     double reward; /* as recorded; NAN: to be judged */
+    bool unjudged; /* recorded as null: nothing could judge it */
 } mx_completion;
 void mx_completion_fini(mx_completion *c);
 /* An answer as rewards see it; borrows. */

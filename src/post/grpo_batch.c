@@ -144,7 +144,7 @@ static mx_status take_rewards(mx_grpo_run *r, const mx_objective_run *o, mx_grpo
         if (isinf(b->reward[i]))
             st = mx_fail(MX_INPUT, "the reward of answer %lld is infinite; nothing was updated",
                          (long long)i);
-        if (!count && isnan(b->reward[i]))
+        if (!count && isnan(b->reward[i]) && !b->answer[i].unjudged)
             st = mx_fail(MX_INPUT, "rollout_path: a completion has no \"reward\", and neither "
                          "reward= nor reward_command= is set");
     }

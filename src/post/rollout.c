@@ -355,6 +355,7 @@ mx_status mx_recorded_answers(const mx_train_data *d, const mx_post_prompt *aske
                            (long long)s->max_completion);
         MX_TRY(read_logps(json_object_get(one, "logprobs"), c));
         c->reward = json_is_number(r) ? json_number_value(r) : NAN;
+        c->unjudged = json_is_null(r);
         int32_t last = c->ids.n ? c->ids.ids[c->ids.n - 1] : -1;
         c->truncated = last < 0 || (last != mx_tokenizer_eos(d->tokenizer) &&
                                     last != mx_tokenizer_pad(d->tokenizer)); /* as TRL */
