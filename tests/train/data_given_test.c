@@ -149,3 +149,23 @@ MX_TEST(synthetic_data_needs_no_tokenizer)
         "tokenizer");
     mx_status_free(mx_io_remove_tree(NULL, folder));
 }
+
+/* One that is named and there goes into the checkpoint; one that is not there is not missed. */
+MX_TEST(synthetic_data_keeps_the_tokenizer_that_is_named)
+{
+    char folder[256], path[400];
+    tiny_folder(folder, sizeof folder);
+    const char *small = tokenizer("tests/fixtures/vision/gemma3");
+    const char *args[] = {"steps=1", "dataset_type=synthetic", small, NULL};
+    MX_CHECK_OK(tiny_train(folder, "a", args));
+    snprintf(path, sizeof path, "%s/a/r/checkpoints/1/tokenizer.json", folder);
+    MX_CHECK(access(path, F_OK) == 0, "the checkpoint is without its tokenizer");
+    MX_CHECK_ERROR(tiny_train(folder, "b",
+                              (const char *[]){"steps=1", "dataset_type=synthetic", small,
+                                               "vocab_size=200", NULL}),
+                   "the tokenizer has 283 tokens, the model's vocabulary only 200");
+    MX_CHECK_OK(tiny_train(folder, "c",
+                           (const char *[]){"steps=1", "dataset_type=synthetic",
+                                            "tokenizer_path=assets/tokenizer.llama2", NULL}));
+    mx_status_free(mx_io_remove_tree(NULL, folder));
+}

@@ -6,6 +6,7 @@
 #include "train/input/tokenizer_path.h"
 #include "train/input/train_sets.h"
 #include <string.h>
+#include <unistd.h>
 
 static const double LOOK_SECONDS = 0.5;
 
@@ -82,7 +83,8 @@ static const char *folder_of(const mx_dataset_options *set, mx_arena *a)
     return path;
 }
 
-/* Nothing is tokenized, so there need be no tokenizer. */
+/* Nothing is tokenized, so there need be no tokenizer; one that is named and here goes into the
+ * checkpoints all the same. */
 static bool all_are_ids(const mx_dataset_options *sets, int n)
 {
     bool ids = true;
@@ -143,13 +145,16 @@ mx_status mx_train_data_open(mx_train_data *d, const mx_train_data_request *requ
     MX_TRY(mx_train_sets(c, r.evaluation, &d->arena, &sets, &n));
     d->only_ids = all_are_ids(sets, n);
     int32_t tokens = 0, pad = -1;
-    if (!d->only_ids || !r.vocab) {
+    const char *named = mx_config_text(c, "tokenizer_path");
+    bool kept = !d->only_ids || (*named && access(named, F_OK) == 0);
+    if (kept || !r.vocab) {
         MX_TRY(open_tokenizer(d, c, r.model_dir));
         tokens = mx_tokenizer_vocab_size(d->tokenizer);
         pad = mx_tokenizer_pad(d->tokenizer);
+        d->keeps_tokenizer = kept;
     }
     r.vocab = r.vocab ? r.vocab : tokens;
-    if (tokens > r.vocab && !d->only_ids)
+    if (tokens > r.vocab && kept)
         return too_many_tokens(&r, tokens);
     fill_sets(sets, n, &r);
     d->sets = sets;

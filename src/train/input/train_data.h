@@ -16,6 +16,7 @@ typedef struct {
     mx_chat_template *chat;
     const char *chat_text; /* of a template that the configuration gives; NULL: none */
     bool only_ids;         /* nothing is tokenized */
+    bool keeps_tokenizer;  /* the one of the data or, of random tokens, the one that is named */
     bool parse_special;    /* as in mx_encoder */
     mx_encode_images images; /* table NULL: none */
     const mx_dataset_options *sets; /* of the mixture, in the arena */

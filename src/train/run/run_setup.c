@@ -234,10 +234,16 @@ static void say_data(mx_run *r)
     mx_str_fini(&text);
 }
 
-/* Bytes that nobody asked for, in the vocabulary of a model that has another tokenizer. */
-static void say_bytes(mx_run *r)
+/* Bytes that nobody asked for, in the vocabulary of a model that has another tokenizer; and a
+ * tokenizer that is asked for where none is needed, and is not there. */
+static void say_tokenizer(mx_run *r)
 {
     const mx_train_data *d = &r->data;
+    if (d->only_ids && !d->keeps_tokenizer && mx_config_is_users(r->c, "tokenizer_path"))
+        mx_progress_say(&r->report.progress,
+                        "note: tokenizer_path=%s is not there; random tokens need no tokenizer, "
+                        "and the checkpoints will have none",
+                        mx_config_text(r->c, "tokenizer_path"));
     int64_t vocab = r->model.summary.vocab;
     bool asked = *mx_config_text(r->c, "tokenizer_path") || mx_config_is_users(r->c, "vocab_size");
     if (d->only_ids || asked || strcmp(d->tokenizer_at, "byte") != 0 ||
@@ -279,7 +285,7 @@ static mx_status open_data(mx_run *r)
     MX_TRY(mx_run_open_data(r, &r->data, r->request.batch.global_sequences, false));
     if (r->ranks.leads && r->data.loader) {
         say_data(r);
-        say_bytes(r);
+        say_tokenizer(r);
     }
     if (r->data.loader) {
         MX_TRY(mx_loader_ready(r->data.loader));
@@ -311,7 +317,7 @@ static mx_status room_for_images(mx_run *r)
 static mx_status read_files(mx_run *r)
 {
     const mx_train_data *d = &r->data;
-    mx_model_files_from from = {.tokenizer = d->only_ids ? NULL : d->tokenizer,
+    mx_model_files_from from = {.tokenizer = d->keeps_tokenizer ? d->tokenizer : NULL,
                                 .at = d->tokenizer_at, .chat = d->chat_text,
                                 .pattern = mx_config_text(r->c, "tokenizer_pattern"),
                                 .model = r->weights_dir};
