@@ -1,6 +1,7 @@
-/* file.c - reading whole files: regular files in one read, pipes by growing. */
+/* file.c - reading whole files: regular files in one read, pipes by growing; and lines. */
 #include "base/file.h"
 
+#include "base/memory_available.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -84,4 +85,35 @@ out:
     if (!standard)
         close(fd);
     return st;
+}
+
+mx_status mx_file_line(FILE *f, bool pieces, mx_str *line)
+{
+    char buf[4096];
+    size_t n = 0;
+    int c = 0;
+    mx_str_clear(line);
+    while (c != '\n' && (c = getc_unlocked(f)) != EOF) {
+        buf[n++] = (char)c;
+        if (n < sizeof buf && c != '\n')
+            continue;
+        mx_str_add_n(line, buf, n);
+        n = 0;
+        if (line->len < MX_LINE_BYTES)
+            continue;
+        if (pieces || c == '\n')
+            return MX_OK;
+        return mx_fail(MX_INPUT,
+                       "expected lines of at most %d MiB and found a longer one; is this a text "
+                       "file?",
+                       MX_LINE_BYTES >> 20);
+    }
+    mx_str_add_n(line, buf, n);
+    return MX_OK;
+}
+
+size_t mx_file_most_of_stdin(void)
+{
+    int64_t most = mx_memory_available_now().bytes / 16;
+    return most > MX_LINE_BYTES ? (size_t)most : MX_LINE_BYTES;
 }

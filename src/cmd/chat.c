@@ -1,4 +1,5 @@
 /* chat.c - maxc chat MODEL: a conversation in the terminal. */
+#include "base/file.h"
 #include "base/signals.h"
 #include "cmd/line_edit.h"
 #include "cmd/model_text.h"
@@ -23,6 +24,7 @@ typedef struct {
     bool terminal;
     bool edits; /* keys edit the line that is being written */
     mx_line_history history;
+    mx_status unread; /* why the input could not be read on; owns */
 } talk;
 
 static const char commands[] =
@@ -195,20 +197,16 @@ static mx_status command(talk *t, char *line, bool *quit)
 /* A line without its break; false: the end of input. */
 static bool read_line(talk *t, const char *prompt, mx_str *out)
 {
-    char *line = NULL;
-    size_t cap = 0;
+    if (t->unread)
+        return false;
     if (t->edits)
         return mx_line_read(&t->history, prompt, out);
     if (t->terminal)
         fputs(prompt, stderr);
-    ssize_t n = getline(&line, &cap, stdin);
-    bool any = n >= 0;
-    while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r'))
-        n--;
-    mx_str_clear(out);
-    if (any)
-        mx_str_add_n(out, line, (size_t)n);
-    free(line);
+    t->unread = mx_file_line(stdin, false, out);
+    bool any = !t->unread && out->len > 0;
+    while (out->len > 0 && strchr("\r\n", out->text[out->len - 1]))
+        out->text[--out->len] = 0;
     return any;
 }
 
@@ -259,7 +257,7 @@ static mx_status converse(talk *t)
         mx_status_free(st);
     }
     mx_str_fini(&message);
-    return MX_OK;
+    return t->unread;
 }
 
 /* On an open engine, until the other side has no more to say. */

@@ -9,7 +9,6 @@
 #include "train/input/tokenizer_path.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* Numbers between white space (commas and brackets are taken as white space too). */
@@ -41,7 +40,7 @@ static mx_status detokenize_text(const mx_tokenizer *t, mx_decode_options o)
     char *text;
     size_t n;
     o.raw = true; /* what was tokenized comes back, even where it was not UTF-8 */
-    mx_status st = mx_file_read(&a, "-", (size_t)1 << 40, &text, &n);
+    mx_status st = mx_file_read(&a, "-", mx_file_most_of_stdin(), &text, &n);
     if (!st)
         st = read_ids(text, n, &ids);
     if (!st)
@@ -90,19 +89,21 @@ static mx_status detokenize_line(const mx_tokenizer *t, const mx_decode_options 
 
 static mx_status detokenize_lines(const mx_tokenizer *t, const mx_decode_options *o)
 {
-    char *line = NULL;
-    size_t cap = 0;
-    ssize_t n;
+    mx_str line = {0};
     mx_tokens ids = {0};
     mx_status st = MX_OK;
-    for (int64_t number = 1; !st && (n = getline(&line, &cap, stdin)) >= 0; number++) {
-        if (strspn(line, " \t\r\n") == (size_t)n)
+    for (int64_t number = 1; !st; number++) {
+        st = mx_status_wrap(mx_file_line(stdin, false, &line), "standard input, line %lld",
+                            (long long)number);
+        if (st || !line.len)
+            break;
+        if (strspn(line.text, " \t\r\n") == line.len)
             continue;
         ids.n = 0;
-        st = mx_status_wrap(detokenize_line(t, o, line, (size_t)n, &ids),
+        st = mx_status_wrap(detokenize_line(t, o, line.text, line.len, &ids),
                             "standard input, line %lld", (long long)number);
     }
-    free(line);
+    mx_str_fini(&line);
     mx_tokens_fini(&ids);
     return st;
 }

@@ -8,6 +8,7 @@
  * with their standard errors; word_perplexity, byte_perplexity and bits_per_byte. What is counted,
  * and after which tokens, is as in lm-eval, so that its figures are the same.
  */
+#include "base/file.h"
 #include "base/json_doc.h"
 #include "base/utf8.h"
 #include "cmd/model_text.h"
@@ -15,7 +16,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { USUAL_ANSWER = 256, MOST_CHOICES = 64 };
@@ -286,18 +286,20 @@ static mx_status example(state *s, const json_t *e)
 static mx_status read_lines(state *s, const char *path)
 {
     FILE *f = fopen(path, "r");
-    char *line = NULL;
-    size_t cap = 0;
-    ssize_t n;
+    mx_str line = {0};
     mx_status st = MX_OK;
     if (!f)
         return mx_fail_errno(MX_INPUT, "%s", path);
-    while (!st && (!s->limit || s->line < s->limit) && (n = getline(&line, &cap, f)) >= 0) {
+    while (!st && (!s->limit || s->line < s->limit)) {
         json_t *e = NULL;
         s->line++;
-        if (strspn(line, " \t\r\n") == (size_t)n)
+        st = mx_file_line(f, false, &line);
+        if (!st && !line.len)
+            break;
+        if (!st && strspn(line.text, " \t\r\n") == line.len)
             continue;
-        st = mx_json_parse(line, (size_t)n, "the example", NULL, &e);
+        if (!st)
+            st = mx_json_parse(line.text, line.len, "the example", NULL, &e);
         if (!st)
             st = example(s, e);
         st = mx_status_wrap(st, "%s, line %lld", path, (long long)s->line);
@@ -307,7 +309,7 @@ static mx_status read_lines(state *s, const char *path)
         st = mx_fail_errno(MX_INPUT, "%s cannot be read", path);
     if (!st && !s->acc.n && !s->match.n && !s->words)
         st = mx_status_wrap(wrong("there is nothing to measure"), "%s", path);
-    free(line);
+    mx_str_fini(&line);
     fclose(f);
     return st;
 }

@@ -39,21 +39,29 @@ static mx_prompt *new_prompt(state *s)
 /* One prompt a line: see infer/prompt.h. */
 static mx_status read_prompts(state *s)
 {
-    char *line = NULL;
-    size_t cap = 0;
-    ssize_t len;
+    size_t most = mx_file_most_of_stdin(), sum = 0;
+    mx_str line = {0};
     mx_status st = MX_OK;
-    while (!st && (len = getline(&line, &cap, stdin)) >= 0) {
-        while (len > 0 && (line[len - 1] == '\n' || line[len - 1] == '\r'))
-            len--;
-        line[len] = 0;
+    while (!st) {
+        st = mx_status_wrap(mx_file_line(stdin, false, &line), "standard input, line %lld",
+                            (long long)s->n + 1);
+        if (st || !line.len)
+            break;
+        sum += line.len + sizeof(mx_prompt);
+        if (sum > most)
+            st = mx_fail(MX_INPUT, "standard input: %lld prompts are more than the free memory "
+                         "holds beside a model; give them in several parts", (long long)s->n + 1);
+        while (line.len > 0 && strchr("\r\n", line.text[line.len - 1]))
+            line.len--;
+        line.text[line.len] = 0;
         mx_prompt *p = new_prompt(s);
-        st = mx_status_wrap(mx_prompt_from_line(p, line, (size_t)len),
+        if (!st)
+            st = mx_status_wrap(mx_prompt_from_line(p, line.text, line.len),
                             "line %lld of standard input looks like a conversation (a text that "
                             "begins like one is written as a JSON string)",
                             (long long)s->n);
     }
-    free(line);
+    mx_str_fini(&line);
     if (!st && !s->n)
         st = mx_fail(MX_USAGE,
                      "there is no prompt: give prompt=\"...\", or prompts on standard input, one "

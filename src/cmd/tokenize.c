@@ -9,7 +9,6 @@
 #include "train/input/tokenizer_path.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static void print_ids(const mx_tokens *ids, bool json, mx_str *buf)
@@ -32,7 +31,7 @@ static mx_status tokenize_text(const mx_tokenizer *t, const mx_encode_options *o
     mx_str buf = {0};
     char *text;
     size_t n;
-    mx_status st = mx_file_read(&a, "-", (size_t)1 << 40, &text, &n);
+    mx_status st = mx_file_read(&a, "-", mx_file_most_of_stdin(), &text, &n);
     if (!st)
         st = mx_tokenizer_encode(t, text, n, o, &ids);
     if (!st)
@@ -62,21 +61,22 @@ static mx_status tokenize_line(const mx_tokenizer *t, const mx_encode_options *o
 
 static mx_status tokenize_lines(const mx_tokenizer *t, const mx_encode_options *o)
 {
-    char *line = NULL;
-    size_t cap = 0;
-    ssize_t n;
     mx_tokens ids = {0};
-    mx_str buf = {0};
+    mx_str buf = {0}, line = {0};
     mx_status st = MX_OK;
-    for (int64_t number = 1; !st && (n = getline(&line, &cap, stdin)) >= 0; number++) {
-        if (strspn(line, " \t\r\n") == (size_t)n)
+    for (int64_t number = 1; !st; number++) {
+        st = mx_status_wrap(mx_file_line(stdin, false, &line), "standard input, line %lld",
+                            (long long)number);
+        if (st || !line.len)
+            break;
+        if (strspn(line.text, " \t\r\n") == line.len)
             continue;
         ids.n = 0;
-        st = tokenize_line(t, o, line, (size_t)n, number, &ids);
+        st = tokenize_line(t, o, line.text, line.len, number, &ids);
         if (!st)
             print_ids(&ids, true, &buf);
     }
-    free(line);
+    mx_str_fini(&line);
     mx_str_fini(&buf);
     mx_tokens_fini(&ids);
     return st;

@@ -6,12 +6,12 @@
  */
 #include "cmd/tokenize_train.h"
 
+#include "base/file.h"
 #include "base/io.h"
 #include "base/json_tree.h"
 #include "text/tokenizer/bpe_train.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const char *const special[] = {"<|begin_of_text|>", "<|end_of_text|>", NULL};
@@ -36,22 +36,22 @@ static mx_status feed_file(mx_bpe_trainer *t, const char *path, int64_t limit)
 {
     bool json = mx_ends_with(path, ".jsonl");
     FILE *f = fopen(path, "re");
-    char *line = NULL;
-    size_t cap = 0;
-    ssize_t n;
+    mx_str line = {0};
     mx_status st = MX_OK;
     if (!f)
         return mx_fail_errno(MX_INPUT, "%s: cannot be opened", path);
-    for (int64_t number = 1;
-         !st && mx_bpe_trainer_bytes(t) < limit && (n = getline(&line, &cap, f)) >= 0; number++) {
+    for (int64_t number = 1; !st && mx_bpe_trainer_bytes(t) < limit; number++) {
+        st = mx_status_wrap(mx_file_line(f, !json, &line), "%s:%lld", path, (long long)number);
+        if (st || !line.len)
+            break;
         if (!json)
-            mx_bpe_trainer_feed(t, line, (size_t)n);
-        else if (strspn(line, " \t\r\n") != (size_t)n)
-            st = feed_json(t, line, (size_t)n, path, number);
+            mx_bpe_trainer_feed(t, line.text, line.len);
+        else if (strspn(line.text, " \t\r\n") != line.len)
+            st = feed_json(t, line.text, line.len, path, number);
     }
     if (!st && ferror(f))
         st = mx_fail_errno(MX_INPUT, "%s: reading failed", path);
-    free(line);
+    mx_str_fini(&line);
     fclose(f);
     return st;
 }

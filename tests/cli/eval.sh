@@ -35,6 +35,7 @@ for bad_line in '{' '{}' '{"context":"a","choices":["b"],"gold":0}' '{"context":
 done
 expect 3 'No such file' e "$tmp/none"
 expect 3 'cannot be read: Is a directory' e "$tmp"
+expect 3 'zero, line 1: expected lines of at most 64 MiB' e /dev/zero
 for empty in '' '{"text":" "}'; do
     echo "$empty" > "$tmp/bad"
     expect 3 'there is nothing to measure' e "$tmp/bad"

@@ -162,4 +162,5 @@ expect 0 'note: text is read as bytes, in a vocabulary of 1024: no tokenizer is 
     $maxc train $train run_name=unasked model_name=gpt3-52k dataset_path="$tmp/data.jsonl"
 expect 0 '"ids"' $maxc generate "$tmp/runs/bytes" prompt=ab max_new_tokens=1 format=json
 if grep -q note: "$tmp/out"; then echo "$0: bytes are the run's own tokenizer:"; cat "$tmp/out"; bad=1; fi
+expect 3 'standard input, line 1: expected lines of at most 64 MiB' g < /dev/zero
 exit $bad

@@ -61,4 +61,8 @@ fails 2 'output=DIRECTORY' $maxc tokenize train
 fails 3 'nothere' $maxc tokenize train "$dir/nothere" output="$dir/new"
 cp "$dir/in" "$dir/in.jsonl"
 fails 3 'in.jsonl:1' $maxc tokenize train "$dir/in.jsonl" output="$dir/new"
+ln -s /dev/zero "$dir/zero.jsonl"
+fails 3 'zero.jsonl:1: expected lines of at most 64 MiB' $maxc tokenize train "$dir/zero.jsonl" output="$dir/new"
+ln -sf /dev/zero "$dir/in"
+fails 3 'line 1: expected lines of at most 64 MiB' $maxc tokenize tokenizer=byte format=jsonl
 exit $bad
