@@ -125,6 +125,7 @@ static void tick(mx_progress *p)
         mx_str_add(&p->line, mx_str_text(&p->busy));
         mx_progress_cut(&p->line, 0, columns(p) - 1);
         draw(p);
+        p->drawn_busy = true;
     }
     if (!silent)
         return;
@@ -253,6 +254,7 @@ static void draw_last(mx_progress *p)
     /* the last column is left free: writing it makes some terminals wrap */
     mx_progress_line(p, &p->last, columns(p) - 1, &p->line);
     draw(p);
+    p->drawn_busy = false;
 }
 
 static void update(mx_progress *p, const mx_progress_state *s)
@@ -313,7 +315,7 @@ void mx_progress_fini(mx_progress *p)
         pthread_join(p->ticker, NULL);
     }
     if (p->drawn && p->n_loss) {
-        if (*p->phase) /* the last step stays, what was done after it does not */
+        if (p->drawn_busy) /* the last step stays, what was done after it does not */
             draw_last(p);
         put(p, "\n", 1);
     } else if (p->drawn) {

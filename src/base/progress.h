@@ -44,7 +44,7 @@ typedef struct {
 enum { MX_PROGRESS_HISTORY = 64 };
 typedef struct {
     mx_progress_options o;
-    bool live, utf8, drawn;
+    bool live, utf8, drawn, drawn_busy; /* drawn_busy: the line is what is being done */
     double last_drawn, last_said;     /* seconds, monotonic */
     double loss[MX_PROGRESS_HISTORY]; /* ring of recent losses */
     int64_t n_loss;

@@ -258,7 +258,7 @@ MX_TEST(progress_leaves_no_phase_behind)
 {
     struct winsize size = {.ws_col = 120, .ws_row = 24};
     setenv("TERM", "xterm", 1);
-    for (int steps = 0; steps < 2; steps++) {
+    for (int steps = 0; steps < 3; steps++) { /* 2: a step had begun after the phase */
         int master, slave;
         char buf[16384], screen[64][256];
         MX_CHECK(openpty(&master, &slave, NULL, NULL, &size) == 0);
@@ -270,6 +270,8 @@ MX_TEST(progress_leaves_no_phase_behind)
         if (steps)
             mx_progress_update(&p, &s);
         mx_progress_phase(&p, "ending the run");
+        if (steps == 2)
+            mx_progress_begin(&p, 2);
         mx_progress_say(&p, "the model is there");
         mx_progress_fini(&p);
         drain(master, buf, sizeof buf);
