@@ -61,11 +61,14 @@ static void add_map(mx_settings *s, const char *file, const char *prefix, const 
     }
 }
 
-static mx_yaml_node *read_file(mx_settings *s, const char *path)
+/* `from` is what names the file; NULL: the program itself. */
+static mx_yaml_node *read_file(mx_settings *s, const char *path, const char *from)
 {
     mx_yaml_node *root = NULL;
     mx_status st = mx_yaml_read(&s->cfg->arena, path, &root);
     if (st && mx_status_code(st) != MX_USAGE) {
+        if (from)
+            st = mx_status_wrap(st, "%s: base_config", from);
         s->failed = mx_status_join(s->failed, st);
         return NULL;
     }
@@ -89,7 +92,7 @@ static const char *own_base(mx_settings *s)
 void mx_settings_add_base(mx_settings *s)
 {
     const char *path = own_base(s);
-    const mx_yaml_node *root = *path ? read_file(s, path) : NULL;
+    const mx_yaml_node *root = *path ? read_file(s, path, NULL) : NULL;
     if (root)
         add_map(s, path, "", root, MX_LAYER_BASE);
 }
@@ -194,7 +197,7 @@ static void add_file(chain *c, const char *path, const char *from, int depth)
     if (!s->req->is_resolved && is_own_base(s, path))
         return;
     file_seen *f = enter(c, path, from, depth);
-    const mx_yaml_node *root = f ? read_file(s, path) : NULL;
+    const mx_yaml_node *root = f ? read_file(s, path, depth ? from : NULL) : NULL;
     for (const mx_yaml_node *k = root ? root->first : NULL; k; k = k->next) {
         if (strcmp(k->key, "base_config") != 0)
             continue;
@@ -297,7 +300,7 @@ void mx_settings_add_model(mx_settings *s)
         return;
     }
     check_sizes(s, name, where);
-    const mx_yaml_node *root = read_file(s, path);
+    const mx_yaml_node *root = read_file(s, path, NULL);
     if (root)
         add_map(s, path, "", root, MX_LAYER_MODEL);
     /* A model's file says what the model is, not which one it is. */

@@ -273,6 +273,7 @@ MX_TEST(config_base_config_chain_and_circle)
     put(&p, "user.yml", "base_config: missing.yml\n");
     mx_status st = load(&cfg, &p, p.file, NULL, NULL);
     MX_CHECK(mx_status_code(st) == MX_INPUT, "%s", mx_status_text(st));
+    HAS(st, "user.yml:1: base_config: ");
     HAS(st, "missing.yml: cannot open");
     mx_status_free(st);
     place_remove(&p);

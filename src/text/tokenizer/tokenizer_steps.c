@@ -99,6 +99,12 @@ static mx_status read_charsmap(mx_tokenizer *t, const mx_json_node *v, const cha
     return mx_charsmap_init(&s->charsmap, blob, (size_t)n, where);
 }
 
+static mx_status open_regex(mx_regex **out, const char *text, size_t n, const mx_json_node *v,
+                            const char *where)
+{
+    return mx_status_wrap(mx_regex_open(out, text, n), "%s: byte %u", where, v->at);
+}
+
 static mx_status read_replace(mx_tokenizer *t, const mx_json_node *v, const char *where,
                               mx_norm_step *s)
 {
@@ -106,7 +112,7 @@ static mx_status read_replace(mx_tokenizer *t, const mx_json_node *v, const char
     s->kind = MX_NORM_REPLACE;
     MX_TRY(json_read_pattern(t, mx_json_get(v, "pattern"), where, &s->find, &s->n_find, &regex));
     s->content = json_keep(t, v, "content", "", &s->n_content);
-    return regex ? mx_regex_open(&s->regex, regex, s->n_find) : MX_OK;
+    return regex ? open_regex(&s->regex, regex, s->n_find, v, where) : MX_OK;
 }
 
 static mx_status add_normalizer(mx_tokenizer *t, const mx_json_node *v, const char *where)
@@ -200,7 +206,7 @@ static mx_status read_split(mx_tokenizer *t, const mx_json_node *v, const char *
         return MX_OK;
     }
     s->kind = MX_PRE_REGEX;
-    return mx_regex_open(&s->regex, regex, s->n_find);
+    return open_regex(&s->regex, regex, s->n_find, v, where);
 }
 
 static mx_pre_step *new_pre(mx_tokenizer *t)
@@ -321,7 +327,7 @@ static mx_status read_dec_replace(mx_tokenizer *t, const mx_json_node *v, const 
     s->kind = MX_DEC_REPLACE;
     MX_TRY(json_read_pattern(t, mx_json_get(v, "pattern"), where, &s->find, &s->n_find, &regex));
     s->content = json_keep(t, v, "content", "", &s->n_content);
-    return regex ? mx_regex_open(&s->regex, regex, s->n_find) : MX_OK;
+    return regex ? open_regex(&s->regex, regex, s->n_find, v, where) : MX_OK;
 }
 
 static mx_status add_decoder(mx_tokenizer *t, const mx_json_node *v, const char *where)
