@@ -380,6 +380,13 @@ static mx_status fetch(void *ctx, const mx_st_source *s, uint64_t at, void *dst,
         return read_numbers(w->o, it->t, (int64_t)at / size, (int64_t)n / size, s->dtype, dst);
     if (w->held != it->t)
         MX_TRY(hold(w, it->t));
+    if (s->dtype == MX_ST_F32 && w->o->form->part[it->part].dtype == MX_ST_BF16) {
+        int64_t bad;
+        const uint16_t *scale = (const uint16_t *)w->m.part[it->part] + at / (size_t)size;
+        bool fits = mx_st_convert(MX_ST_BF16, scale, MX_ST_F32, dst, (int64_t)n / size, NULL, &bad);
+        MX_ASSERT(fits, "%s", s->name);
+        return MX_OK;
+    }
     if (it->part == 0 && !it->counted) {
         it->counted = true;
         w->out->error += w->m.error;
@@ -454,6 +461,14 @@ const mx_quant_change *mx_quant_change_find(const mx_quant_changes *c, const cha
     return NULL;
 }
 
+/* Scales of a float32 model are stored so: loaders that stack experts multiply in the scales'
+ * dtype. */
+static mx_st_dtype dtype_of_part(const writing *w, int part)
+{
+    mx_st_dtype d = w->o->form->part[part].dtype;
+    return d == MX_ST_BF16 && strcmp(w->dtype, "float32") == 0 ? MX_ST_F32 : d;
+}
+
 /* The tensors of the new file. */
 static int64_t list_sources(const writing *w, const mx_quant_set *set, mx_arena *a,
                             mx_st_source *src, json_t *ignore)
@@ -479,7 +494,7 @@ static int64_t list_sources(const writing *w, const mx_quant_set *set, mx_arena 
             memcpy(src[n].dim, t->dim, sizeof t->dim);
             if (p >= 0) {
                 src[n].name = mx_arena_printf(a, "%s%s", t->name, f->part[p].suffix);
-                src[n].dtype = f->part[p].dtype;
+                src[n].dtype = dtype_of_part(w, p);
                 src[n].ndim = f->dims(&m, p, src[n].dim);
             }
             w->out->bytes_after += (double)mx_st_source_bytes(&src[n]);

@@ -21,6 +21,14 @@ for form in fp8:3 fp8_blockwise:4 int8:1.5 int4:15 nf4:15; do
     # a head that is tied to the embedding is no tensor, but a module that loaders would quantize
     grep -q '"lm_head"' "$tmp/${form%:*}/config.json" || { echo "$0: ${form%:*} does not keep the head"; bad=1; }
 done
+# scales are of the model's dtype: what stacks experts while it loads multiplies in theirs
+scales_of() { LC_ALL=C sed -n 's/.*self_attn.q_proj.weight_scale":{"dtype":"\([^"]*\)".*/\1/p' "$1"/*.safetensors | head -1; }
+mkdir "$tmp/bf16" && cp "$model"/* "$tmp/bf16/" && sed -i 's/"float32"/"bfloat16"/' "$tmp/bf16/config.json"
+[ "$(scales_of "$tmp/int8")" = F32 ] || { echo "$0: scales of a float32 model are $(scales_of "$tmp/int8")"; bad=1; }
+model=$tmp/bf16
+expect 0 'weights quantized' q bf16-int8 quantization=int8
+[ "$(scales_of "$tmp/bf16-int8")" = BF16 ] || { echo "$0: scales of a bfloat16 model are $(scales_of "$tmp/bf16-int8")"; bad=1; }
+model=tests/fixtures/models/qwen3
 # zero points: nearer to the weights, read as what they mean by maxc and said to loaders; decoding makes its own codes
 expect 0 'weights quantized' q zeros quantization=int4 group_size=8 symmetric=false
 with=$(sed -n 's/.*off by \([0-9.e-]*\) %/\1/p' "$tmp/out")
