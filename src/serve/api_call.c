@@ -372,7 +372,8 @@ static void finish_part(mx_api_call *c, mx_part *p)
     p->done = true;
     c->n_done++;
     c->new_tokens += p->r->tokens.n - p->r->n_prompt;
-    c->cached_tokens += p->r->n_cached;
+    if (p->index % c->best_of == 0) /* a prompt is counted once, whatever its answers found */
+        c->cached_tokens += p->r->n_cached;
     if (c->best_of > c->n)
         p->score = mean_log_prob(p->r);
     if (c->stream || !c->api->whole)

@@ -46,19 +46,44 @@ static json_t *with_objects(const json_t *messages)
     return NULL;
 }
 
-/* Templates that put the arguments into a text (DeepSeek's) get them as they came. */
+/* A copy of the messages in which content that is null, as it is beside calls, is an empty text;
+ * NULL: there is none. */
+static json_t *with_texts(const json_t *messages)
+{
+    size_t i;
+    json_t *m, *out = json_deep_copy(messages);
+    bool any = false;
+    json_array_foreach(out, i, m)
+    {
+        json_t *content = json_object_get(m, "content");
+        any |= !content || json_is_null(content);
+        if (!content || json_is_null(content))
+            json_object_set_new(m, "content", json_string(""));
+    }
+    if (any)
+        return out;
+    json_decref(out);
+    return NULL;
+}
+
+/* Templates that put the arguments into a text (DeepSeek's) get them as they came, those that add
+ * to the content of every message an empty one in place of null. */
 static mx_status render(const mx_served *s, const json_t *messages, mx_chat_options o, mx_str *out)
 {
-    json_t *objects = with_objects(messages);
+    json_t *form[4] = {with_objects(messages), json_deep_copy(messages)};
+    form[2] = form[0] ? with_texts(form[0]) : NULL;
+    form[3] = with_texts(messages);
     mx_status st = MX_OK;
-    if (objects)
-        st = mx_messages_render(objects, s->chat, s->tokenizer, o, out);
-    if (!objects || st) {
-        mx_status_free(st);
-        mx_str_clear(out);
-        st = mx_messages_render(messages, s->chat, s->tokenizer, o, out);
+    bool tried = false;
+    for (int i = 0; i < 4; i++) {
+        if (form[i] && (!tried || st)) {
+            mx_status_free(st);
+            mx_str_clear(out);
+            st = mx_messages_render(form[i], s->chat, s->tokenizer, o, out);
+            tried = true;
+        }
+        json_decref(form[i]);
     }
-    json_decref(objects);
     return st;
 }
 
@@ -106,6 +131,8 @@ static void refuse(mx_fields *f)
     size_t i;
     if (kinds && !json_is_array(kinds))
         mx_field_wrong(f, "modalities", "must be a list, not %s", mx_json_kind(kinds));
+    if (mx_field_bool(f, "echo", false))
+        mx_field_wrong(f, "echo", "is not supported in chats");
     for (i = 0; i < sizeof fields / sizeof *fields; i++) {
         const json_t *v = mx_field_get(f, fields[i]);
         bool empty = json_is_array(v) && !json_array_size(v);

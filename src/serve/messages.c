@@ -86,8 +86,10 @@ static bool read_block(mx_fields *f, const json_t *block, blocks *to)
                                   json_pack("{s:s, s:s, s:o}", "role", "tool", "tool_call_id",
                                             text_of(block, "tool_use_id"), "content", text));
     }
+    /* thoughts of earlier answers are not shown to the model again */
+    bool thought = strcmp(type, "thinking") == 0 || strcmp(type, "redacted_thinking") == 0;
     bool known = strcmp(type, "text") == 0 || strcmp(type, "image") == 0 ||
-                 strcmp(type, "tool_use") == 0 || text;
+                 strcmp(type, "tool_use") == 0 || text || thought;
     if (!known)
         mx_field_wrong(f, "messages",
                        "has a block of type `%s` that is not as expected; text, image, tool_use "
@@ -201,6 +203,24 @@ static void check_thinking(mx_fields *f)
                                           : "must be an object with the type disabled");
 }
 
+/* output_config.format: {"type": "json_schema", "schema": {...}} */
+static void add_format(mx_fields *f, json_t *out)
+{
+    const json_t *config = mx_field_get(f, "output_config");
+    json_t *format = json_object_get(config, "format"), *schema = json_object_get(format, "schema");
+    if (config && !json_is_object(config))
+        mx_field_wrong(f, "output_config", "must be an object, not %s", mx_json_kind(config));
+    if (!format || json_is_null(format))
+        return;
+    if (strcmp(text_of(format, "type"), "json_schema") != 0 || !json_is_object(schema))
+        mx_field_wrong(f, "output_config",
+                       "must have the format {\"type\": \"json_schema\", \"schema\": {...}}");
+    else
+        json_object_set_new(out, "response_format",
+                            json_pack("{s:s, s:{s:O}}", "type", "json_schema", "json_schema",
+                                      "schema", schema));
+}
+
 static json_t *convert_fields(mx_fields *f)
 {
     static const char *const same[] = {"model", "max_tokens", "temperature", "top_p", "top_k",
@@ -217,6 +237,7 @@ static json_t *convert_fields(mx_fields *f)
     if (mx_field_get(f, "stop_sequences"))
         json_object_set(out, "stop", (json_t *)mx_field_get(f, "stop_sequences"));
     check_thinking(f);
+    add_format(f, out);
     const json_t *serial = json_object_get(mx_field_get(f, "tool_choice"),
                                            "disable_parallel_tool_use");
     if (serial && !json_is_boolean(serial))

@@ -38,7 +38,7 @@ static bool check_tools(mx_fields *f, const json_t *tools)
     {
         const char *type = json_string_value(json_object_get(t, "type"));
         const json_t *p = json_object_get(function_of(t), "parameters");
-        if (!type || strcmp(type, "function") != 0 || !*name_of(t) || (p && !json_is_object(p))) {
+        if (!type || strcmp(type, "function") != 0 || !*name_of(t) || (p && !json_is_object(p) && !json_is_null(p))) {
             mx_field_wrong(f, "tools",
                            "has in place %zu no {\"type\": \"function\", \"function\": "
                            "{\"name\": ..., \"parameters\": {...}}}",
@@ -174,19 +174,25 @@ static const char *forced_name(const mx_part *p, char *name, size_t cap, size_t 
     return name;
 }
 
+/* A forced call has ended with its last brace, not by a limit or a stop text. */
+static bool ends_whole(const mx_request *r)
+{
+    return r->finish == MX_FINISH_STOP && r->reply.stopped_by < 0;
+}
+
 json_t *mx_tools_calls(const mx_part *p, size_t *n_text)
 {
     const mx_str *text = &p->r->reply.text;
     json_t *calls = json_array();
     const char *all = mx_str_text(text);
     *n_text = text->len;
-    if (p->call->forced) {
+    if (p->call->forced) { /* one that is cut short has the arguments so far */
         char name[256];
-        size_t from;
-        if (p->r->finish == MX_FINISH_STOP && forced_name(p, name, sizeof name, &from)) {
-            add_call(calls, tool_call(p, 0, name, json_stringn(all + from, text->len - from - 1)));
-            *n_text = 0;
-        }
+        size_t from, brace = ends_whole(p->r);
+        if (forced_name(p, name, sizeof name, &from))
+            add_call(calls, tool_call(p, 0, name,
+                                      json_stringn(all + from, text->len - from - brace)));
+        *n_text = 0;
         return calls;
     }
     if (!p->call->tools)
@@ -231,7 +237,7 @@ json_t *mx_tools_delta(mx_part *p, bool last)
         json_object_set_new(delta, "index", json_integer(0));
     }
     /* the last brace is not the arguments' */
-    bool whole = last && r->finish == MX_FINISH_STOP;
+    bool whole = last && ends_whole(r);
     size_t to = r->reply.settled - (r->reply.settled > from && (!last || whole) ? 1 : 0);
     if (to > p->sent) {
         json_t *piece = json_stringn(mx_str_text(&r->reply.text) + p->sent, to - p->sent);
