@@ -32,6 +32,8 @@ mx_status mx_pattern_json_number(mx_arena *a, const mx_number_range *r,
 /* What two schemas allow both, as one: `into` takes the keywords of `from`, which must not hold
  * $ref, allOf, anyOf or oneOf. The keyword that cannot be merged, or NULL. */
 const char *mx_schema_merge(json_t *into, const json_t *from);
+/* Whether a value has the type, or one of the types; NULL: any. */
+bool mx_json_has_type(const json_t *v, const json_t *type);
 /* Whether no document that is written from one of the schemas can be one of the other. */
 bool mx_schemas_exclude(const json_t *x, const json_t *y);
 

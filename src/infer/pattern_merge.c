@@ -3,6 +3,7 @@
  * properties by name (one that both have becomes an allOf of the two), required by union. */
 #include "infer/pattern_json.h"
 
+#include <math.h>
 #include <string.h>
 
 static bool among(const json_t *list, const json_t *v)
@@ -179,6 +180,32 @@ const char *mx_schema_merge(json_t *into, const json_t *from)
 
 /* --- exclusion --- */
 
+static bool has_type(const json_t *v, const char *type)
+{
+    bool whole =
+        json_is_integer(v) || (json_is_real(v) && json_real_value(v) == floor(json_real_value(v)));
+    return strcmp(type, "string") == 0    ? json_is_string(v)
+           : strcmp(type, "integer") == 0 ? whole
+           : strcmp(type, "number") == 0  ? json_is_number(v)
+           : strcmp(type, "boolean") == 0 ? json_is_boolean(v)
+           : strcmp(type, "null") == 0    ? json_is_null(v)
+           : strcmp(type, "array") == 0   ? json_is_array(v)
+                                          : strcmp(type, "object") == 0 && json_is_object(v);
+}
+
+bool mx_json_has_type(const json_t *v, const json_t *type)
+{
+    size_t i;
+    json_t *t;
+    if (!type)
+        return true;
+    if (json_is_string(type))
+        return has_type(v, json_string_value(type));
+    json_array_foreach((json_t *)type, i,
+                       t) if (json_is_string(t) && has_type(v, json_string_value(t))) return true;
+    return false;
+}
+
 /* The values of const or enum, as a list; NULL: any. Gives a reference. */
 static json_t *values_of(const json_t *schema)
 {
@@ -193,6 +220,18 @@ static bool lists_exclude(json_t *x, json_t *y)
     json_decref(both);
     json_decref(x);
     json_decref(y);
+    return none;
+}
+
+/* x has values, and none of them has a type of y. */
+static bool values_lack_type(const json_t *x, const json_t *y)
+{
+    json_t *values = values_of(x), *v;
+    const json_t *type = json_object_get(y, "type");
+    bool none = values && type;
+    size_t i;
+    json_array_foreach(values, i, v) none &= !mx_json_has_type(v, type);
+    json_decref(values);
     return none;
 }
 
@@ -221,6 +260,8 @@ bool mx_schemas_exclude(const json_t *x, const json_t *y)
     const char *name;
     json_t *v;
     if (lists_exclude(types_of(x), types_of(y)) || lists_exclude(values_of(x), values_of(y)))
+        return true;
+    if (values_lack_type(x, y) || values_lack_type(y, x))
         return true;
     json_object_foreach(json_object_get(x, "properties"), name, v)
     {

@@ -365,32 +365,6 @@ static const char *keyword_of(const json_t *schema, const char *kinds)
     return NULL;
 }
 
-static bool has_type(const json_t *v, const char *type)
-{
-    bool whole =
-        json_is_integer(v) || (json_is_real(v) && json_real_value(v) == floor(json_real_value(v)));
-    return strcmp(type, "string") == 0    ? json_is_string(v)
-           : strcmp(type, "integer") == 0 ? whole
-           : strcmp(type, "number") == 0  ? json_is_number(v)
-           : strcmp(type, "boolean") == 0 ? json_is_boolean(v)
-           : strcmp(type, "null") == 0    ? json_is_null(v)
-           : strcmp(type, "array") == 0   ? json_is_array(v)
-                                          : strcmp(type, "object") == 0 && json_is_object(v);
-}
-
-static bool has_a_type(const json_t *v, const json_t *type)
-{
-    size_t i;
-    json_t *t;
-    if (!type)
-        return true;
-    if (json_is_string(type))
-        return has_type(v, json_string_value(type));
-    json_array_foreach((json_t *)type, i,
-                       t) if (json_is_string(t) && has_type(v, json_string_value(t))) return true;
-    return false;
-}
-
 /* const and enum: those of their values that have the schema's type. */
 static mx_pattern *constants(reader *r, const json_t *schema)
 {
@@ -406,9 +380,9 @@ static mx_pattern *constants(reader *r, const json_t *schema)
     if (!one && !json_array_size(list))
         return wrong(r, "enum", "must be a list that is not empty");
     mx_word *words = MX_NEW_N(r->a, mx_word, json_array_size(list) + 1);
-    if (one && has_a_type(one, type))
+    if (one && mx_json_has_type(one, type))
         words[n++] = mx_json_word(r->a, one);
-    json_array_foreach((json_t *)list, i, v) if (has_a_type(v, type)) words[n++] =
+    json_array_foreach((json_t *)list, i, v) if (mx_json_has_type(v, type)) words[n++] =
         mx_json_word(r->a, v);
     return n ? mx_pattern_words(r->a, words, n)
              : wrong(r, one ? "const" : "enum", "has no value of the schema's type");

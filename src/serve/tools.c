@@ -38,7 +38,8 @@ static bool check_tools(mx_fields *f, const json_t *tools)
     {
         const char *type = json_string_value(json_object_get(t, "type"));
         const json_t *p = json_object_get(function_of(t), "parameters");
-        if (!type || strcmp(type, "function") != 0 || !*name_of(t) || (p && !json_is_object(p) && !json_is_null(p))) {
+        bool fine = !p || json_is_null(p) || json_is_object(p);
+        if (!type || strcmp(type, "function") != 0 || !*name_of(t) || !fine) {
             mx_field_wrong(f, "tools",
                            "has in place %zu no {\"type\": \"function\", \"function\": "
                            "{\"name\": ..., \"parameters\": {...}}}",

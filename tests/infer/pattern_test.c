@@ -254,6 +254,7 @@ MX_TEST(schemas_hold_documents_to_their_keywords)
          {"{'next':null}", "{'v':1,'next':{'next':{'next':null}}}"},
          {"{'v':1}", "{'next':{}}"}},
         {"{'oneOf':[{'type':'string'},{'type':'null'}]}", {"null", "'x'"}, {"1"}},
+        {"{'oneOf':[{'enum':['a',1]},{'type':'array'}]}", {"1", "[1]"}, {"'b'"}},
         {"{'type':'integer','format':'uint8','exclusiveMinimum':3}", {"4", "255"}, {"3", "256"}},
         {"{'type':'number','format':'double'}", {"-0.5", "1e9"}, {"x"}},
         {"{'title':'anything'}", {"1", "[{'a':null}]"}, {"[1", "x"}},
