@@ -75,12 +75,14 @@ mx_status mx_programs_configure(mx_programs_request *q, const mx_config *cfg,
 {
     *q = (mx_programs_request){.always_applies = by.ranks > 1 && !by.on};
     MX_TRY(mx_batch_plan_make(&q->batch, cfg, by.ranks, by.data_ranks));
+    int64_t rows = q->batch.microbatch;
     if (by.on && mx_mesh_degree(by.on->mesh, MX_AXIS_STAGE) > 1)
         MX_TRY(configure_pipeline(q, cfg, m, by.on));
     double eval = mx_config_float(cfg, "eval_per_device_batch_size");
     eval *= (double)by.ranks / (double)by.data_ranks;
     if (mx_config_int(cfg, "eval_interval") > 0)
         q->eval_batch = eval >= 1 ? (int64_t)eval : q->batch.microbatch;
+    q->eval_parts = eval >= 1 ? 1 : rows / q->batch.microbatch;
     q->mtp_eval = mx_config_int(cfg, "mtp_eval_target_module");
     MX_TRY(mx_step_configure(&q->options, cfg, m, MX_STEP_TRAIN, q->batch.microbatch, a));
     q->options.compile.partition = by.on;

@@ -22,6 +22,7 @@ typedef struct mx_programs_request {
     mx_step_options options; /* how all of them are compiled; kinds and batches are set here */
     mx_batch_plan batch;
     int64_t eval_batch;  /* sequences of a batch of evaluation; 0: there is none */
+    int64_t eval_parts;  /* such batches that `eval_steps` counts as one: microbatches of stages */
     mx_pipeline_options pipeline; /* stages 0: there is none */
     int64_t mtp_eval;    /* the MTP module whose predictions an evaluation counts; 0: none */
     bool always_applies; /* accumulates one microbatch as well: several processes do */

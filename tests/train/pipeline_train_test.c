@@ -6,6 +6,7 @@
 #include "base/arena.h"
 #include "base/io.h"
 #include "train/report/metrics.h"
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -152,9 +153,17 @@ MX_TEST(pipeline_evaluates_as_one_device_does)
                            (const char *[]){EVAL, "mesh=stage=2", "per_device_batch_size=2",
                                             "num_pipeline_repeats=2",
                                             "eval_per_device_batch_size=2", NULL}));
+    /* As in training: all microbatches of a step are one batch. */
+    MX_CHECK_OK(tiny_train(folder, "trained",
+                           (const char *[]){EVAL, "mesh=stage=2", "per_device_batch_size=2",
+                                            "num_pipeline_repeats=2", NULL}));
     mx_series x = losses_of(folder, "one", &a), y = losses_of(folder, "stages", &a);
-    for (int i = 0; i < 2 && x.n == 2 && y.n == 2; i++)
+    mx_series z = losses_of(folder, "trained", &a);
+    for (int i = 0; i < 2 && x.n == 2 && y.n == 2 && z.n == 2; i++) {
         MX_CHECK(x.y[i] == y.y[i], "evaluation %d: %.9g and %.9g", i, x.y[i], y.y[i]);
+        MX_CHECK(fabs(x.y[i] - z.y[i]) <= 1e-6 * x.y[i], "evaluation %d: %.9g and %.9g", i, x.y[i],
+                 z.y[i]);
+    }
     mx_arena_fini(&a);
     mx_status_free(mx_io_remove_tree(NULL, folder));
 }

@@ -129,7 +129,7 @@ static mx_status sum_evaluated(mx_run *r, double v[4])
 
 mx_status mx_run_evaluate(mx_run *r)
 {
-    int64_t limit = r->rules.eval_steps, n = 0;
+    int64_t limit = r->rules.eval_steps * r->request.eval_parts, n = 0;
     evaluation e = {.r = r, .lm = evaluates_to(r, "lm_loss"),
                     .mtp = evaluates_to(r, "mtp_asked")};
     double *v = e.v, *sum = &v[0], *tokens = &v[1];
