@@ -107,8 +107,6 @@ static void check_heads(const mx_config *cfg, mx_problems *p)
 
 static void check(const mx_config *cfg, mx_problems *p)
 {
-    exclude(cfg, p, "load_parameters_path", "load_full_state_path",
-            "one gives weights, the other everything");
     exclude(cfg, p, "chat_template", "chat_template_path", "both give the template");
     check_degrees(cfg, p, "ici_");
     check_degrees(cfg, p, "dcn_");

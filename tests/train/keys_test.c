@@ -170,7 +170,7 @@ MX_TEST(keys_relations)
     static const struct {
         const char *args[2], *part;
     } bad[] = {
-        {{"load_parameters_path=a", "load_full_state_path=b"}, "exclude each other"},
+        {{"chat_template=a", "chat_template_path=b"}, "exclude each other"},
         {{"ici_data_parallelism=-1", "steps=1"}, "are both -1; only one axis"},
         {{"lr_schedule_type=wsd", "warmup_steps_fraction=0.95"}, "at most 1 is possible"},
         {{"base_num_query_heads=6", "base_num_kv_heads=4"},

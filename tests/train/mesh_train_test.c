@@ -182,6 +182,22 @@ MX_TEST(mesh_state_goes_from_any_mesh_to_any_other)
     mx_status_free(mx_io_remove_tree(NULL, folder));
 }
 
+/* The state of a run that began from a directory: that says what the model is, the state the rest. */
+MX_TEST(mesh_state_of_a_run_from_a_directory_goes_on_elsewhere)
+{
+#define FROM                                                                                       \
+    "load_parameters_path=tests/fixtures/models/qwen3-moe", "dataset_type=synthetic", "steps=4",   \
+        "learning_rate_schedule_steps=8", "sharding_tolerance=1", "mesh=fsdp=2,expert=2"
+    char folder[256], load[512];
+    tiny_folder(folder, sizeof folder);
+    MX_CHECK_OK(tiny_train(folder, "whole", (const char *[]){FROM, "checkpoint_period=2", NULL}));
+    snprintf(load, sizeof load, "load_full_state_path=%s/whole/r/checkpoints/2", folder);
+    MX_CHECK_OK(tiny_train(folder, "again", (const char *[]){FROM, load, NULL}));
+    MX_CHECK(tiny_difference(folder, "whole", "again", STEPS) == 0, "other weights");
+#undef FROM
+    mx_status_free(mx_io_remove_tree(NULL, folder));
+}
+
 /* A run that was stopped goes on with the bits of one that was not. */
 MX_TEST(mesh_run_resumes_with_the_same_bits)
 {
