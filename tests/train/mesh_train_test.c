@@ -182,7 +182,7 @@ MX_TEST(mesh_state_goes_from_any_mesh_to_any_other)
     mx_status_free(mx_io_remove_tree(NULL, folder));
 }
 
-/* The state of a run that began from a directory: that says what the model is, the state the rest. */
+/* The state of a run that began from a directory, which says what the model is. */
 MX_TEST(mesh_state_of_a_run_from_a_directory_goes_on_elsewhere)
 {
 #define FROM                                                                                       \
