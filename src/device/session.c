@@ -2,7 +2,6 @@
 #include "device/session_impl.h"
 
 #include "base/memory_available.h"
-#include "base/rng.h"
 #include "base/stack.h"
 #include "base/threads.h"
 #include "ir/placement.h"
@@ -48,7 +47,7 @@ void mx_session_close(mx_session *s)
     s->device->close(s->device);
     mx_arena_fini(&s->arena);
     mx_free(s->var);
-    mx_free(s->slot);
+    mx_name_map_fini(&s->names);
     mx_free(s);
 }
 
@@ -148,28 +147,9 @@ mx_var *mx_session_var(mx_session *s, int i)
     return s->var[i];
 }
 
-static int *find_slot(mx_session *s, const char *name)
-{
-    for (uint64_t h = mx_stream_of(name);; h++) {
-        int *q = &s->slot[h & (uint64_t)(s->n_slots - 1)];
-        if (!*q || strcmp(s->var[*q - 1]->name, name) == 0)
-            return q;
-    }
-}
-
 mx_var *mx_session_find(mx_session *s, const char *name)
 {
-    int *q = s->n_slots ? find_slot(s, name) : NULL;
-    return q && *q ? s->var[*q - 1] : NULL;
-}
-
-static void index_vars(mx_session *s)
-{
-    s->n_slots = s->n_slots ? 2 * s->n_slots : 256;
-    s->slot = mx_realloc(s->slot, sizeof *s->slot * (size_t)s->n_slots);
-    memset(s->slot, 0, sizeof *s->slot * (size_t)s->n_slots);
-    for (int i = 0; i < s->n_vars; i++)
-        *find_slot(s, s->var[i]->name) = i + 1;
+    return mx_name_map_find(&s->names, name);
 }
 
 static mx_status add_variable(mx_session *s, const mx_node *n)
@@ -193,10 +173,7 @@ static mx_status add_variable(mx_session *s, const mx_node *n)
     v->box = n->box ? mx_arena_copy(&s->arena, n->box, sizeof *n->box) : NULL;
     MX_GROW(s->var, s->n_vars, s->cap_vars);
     s->var[s->n_vars++] = v;
-    if (2 * s->n_vars > s->n_slots)
-        index_vars(s);
-    else
-        *find_slot(s, v->name) = s->n_vars;
+    mx_name_map_add(&s->names, v->name, v);
     return MX_OK;
 }
 
@@ -271,8 +248,9 @@ static mx_status place_variables(mx_session *s, int first)
         st = place_block(s, first, true);
     if (st) { /* without memory they are not there */
         s->n_vars = first;
-        s->n_slots /= 2;
-        index_vars(s);
+        mx_name_map_fini(&s->names);
+        for (int i = 0; i < first; i++)
+            mx_name_map_add(&s->names, s->var[i]->name, s->var[i]);
     }
     return st;
 }

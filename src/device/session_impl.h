@@ -4,6 +4,7 @@
 #define MX_DEVICE_SESSION_IMPL_H
 
 #include "device/device.h"
+#include "ir/name_map.h"
 
 struct mx_session {
     mx_device *device; /* owns */
@@ -11,7 +12,7 @@ struct mx_session {
     mx_arena arena;
     mx_var **var;
     int n_vars, cap_vars;
-    int *slot, n_slots; /* name -> 1 + index, open addressing */
+    mx_name_map names;  /* of var */
     mx_exec *execs;     /* owns, a list */
     mx_device_buffer *block;   /* owns; the variables a program brought lie in one */
     int n_blocks, cap_blocks;

@@ -2,45 +2,23 @@
 #include "ir/graph.h"
 
 #include "base/reserve.h"
+#include "ir/name_map.h"
 #include "ir/notation.h"
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Full name -> node: open addressing, power-of-two size, in ordinary memory because it grows. */
-struct mx_name_map {
-    mx_node **slot;
-    int n, cap;
-};
-
-static uint64_t hash_name(const char *s)
-{
-    uint64_t h = 1469598103934665603ull;
-    for (; *s; s++)
-        h = (h ^ (unsigned char)*s) * 1099511628211ull;
-    return h;
-}
-
-static mx_node **find_slot(const struct mx_name_map *m, const char *name)
-{
-    for (uint64_t i = hash_name(name);; i++) {
-        mx_node **s = &m->slot[i & (uint64_t)(m->cap - 1)];
-        if (!*s || strcmp((*s)->name, name) == 0)
-            return s;
-    }
-}
-
 void mx_graph_init(mx_graph *g)
 {
     *g = (mx_graph){.seq = -1};
     g->scope = mx_arena_strdup(&g->arena, "");
-    g->names = MX_NEW(&g->arena, struct mx_name_map);
+    g->names = MX_NEW(&g->arena, mx_name_map);
 }
 
 void mx_graph_fini(mx_graph *g)
 {
     if (g->names)
-        mx_free(g->names->slot);
+        mx_name_map_fini(g->names);
     mx_free(g->node);
     mx_free(g->root);
     mx_arena_fini(&g->arena);
@@ -49,29 +27,13 @@ void mx_graph_fini(mx_graph *g)
 
 mx_node *mx_graph_find(const mx_graph *g, const char *name)
 {
-    return g->names->cap ? *find_slot(g->names, name) : NULL;
+    return mx_name_map_find(g->names, name);
 }
 
 void mx_graph_enter(mx_graph *g, mx_node *n)
 {
-    struct mx_name_map *m = g->names;
-    if (2 * (m->n + 1) > m->cap) {
-        struct mx_name_map old = *m;
-        m->cap = old.cap ? 2 * old.cap : 256;
-        m->slot = mx_realloc(NULL, sizeof *m->slot * (size_t)m->cap);
-        memset(m->slot, 0, sizeof *m->slot * (size_t)m->cap);
-        for (int i = 0; i < old.cap; i++)
-            if (old.slot[i])
-                *find_slot(m, old.slot[i]->name) = old.slot[i];
-        mx_free(old.slot);
-    }
-    mx_node **s = find_slot(m, n->name);
-    if (*s) {
+    if (!mx_name_map_add(g->names, n->name, n))
         mx_graph_fail(g, "the name %s is declared twice", n->name);
-        return;
-    }
-    *s = n;
-    m->n++;
 }
 
 void mx_graph_fail(mx_graph *g, const char *fmt, ...)

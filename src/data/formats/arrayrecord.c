@@ -14,7 +14,7 @@
  * A record is found by binary search over chunks, one read and one decompression; the last chunk
  * is kept, so reading in order decompresses each once. Transposed chunks ('t') are not supported.
  */
-#include "data/formats/codec.h"
+#include "data/formats/compression.h"
 #include "data/formats/highway.h"
 #include "data/formats/payload.h"
 #include "data/formats/source.h"
@@ -40,7 +40,7 @@ typedef struct {
     /* the chunk decoded last */
     int64_t chunk; /* -1: none */
     buffer raw, values, sizes;
-    mx_codec_scratch codec;
+    mx_decompressor codec;
     size_t *record_at; /* (records + 1) in values */
     int64_t cap_record_at, n_in_chunk;
     const uint8_t *data; /* the values: decompressed, or inside raw */
@@ -113,7 +113,7 @@ static mx_status read_chunk(mx_source *s, int64_t at, int64_t *n_records, uint64
 }
 
 /* One compressed block; without compression *out is the block itself. */
-static mx_status unfold(mx_codec_scratch *c, uint8_t kind, const uint8_t *p, size_t n, buffer *b,
+static mx_status unfold(mx_decompressor *c, uint8_t kind, const uint8_t *p, size_t n, buffer *b,
                         const uint8_t **out, size_t *n_out, uint64_t limit)
 {
     mx_proto m = {p, p + n, false};
@@ -122,16 +122,18 @@ static mx_status unfold(mx_codec_scratch *c, uint8_t kind, const uint8_t *p, siz
     *n_out = n;
     if (kind == 0)
         return MX_OK;
-    mx_codec codec = kind == 'z' ? MX_CODEC_ZSTD : kind == 'b' ? MX_CODEC_BROTLI : MX_CODEC_SNAPPY;
+    mx_compression codec = kind == 'z'   ? MX_COMPRESSION_ZSTD
+                           : kind == 'b' ? MX_COMPRESSION_BROTLI
+                                         : MX_COMPRESSION_SNAPPY;
     if (kind != 'z' && kind != 'b' && kind != 's')
         return mx_fail(MX_INPUT, "a chunk is compressed by an unknown method (byte %d)", kind);
     if (!mx_proto_varint(&m, &raw) || raw > limit)
         return mx_fail(MX_INPUT, "a chunk unfolds to more bytes than its header says");
-    MX_TRY(mx_codec_plausible((size_t)(m.end - m.p), raw));
+    MX_TRY(mx_compression_plausible((size_t)(m.end - m.p), raw));
     grow(b, raw);
     *out = b->p;
     *n_out = raw;
-    return raw || m.p < m.end ? mx_codec_decompress(c, codec, m.p, (size_t)(m.end - m.p), b->p, raw)
+    return raw || m.p < m.end ? mx_decompress(c, codec, m.p, (size_t)(m.end - m.p), b->p, raw)
                               : MX_OK;
 }
 
@@ -290,7 +292,7 @@ static void arrayrecord_close(mx_source *s)
         mx_free(t->values.p);
         mx_free(t->sizes.p);
         mx_free(t->record_at);
-        mx_codec_scratch_fini(&t->codec);
+        mx_decompressor_fini(&t->codec);
     }
     mx_free(t);
 }

@@ -12,7 +12,7 @@
 #ifndef MX_DATA_ARROW_H
 #define MX_DATA_ARROW_H
 
-#include "data/formats/codec.h"
+#include "data/formats/compression.h"
 #include "data/formats/flatbuf.h"
 #include "data/formats/source.h"
 

@@ -50,11 +50,11 @@ static mx_status next_buffer(ctx *c, const mx_arrow_field *f, bool skip, mx_arro
         return MX_OK;
     if (raw < 0)
         return damaged(f, "a compressed buffer has a size below 0");
-    MX_TRY(mx_codec_plausible((size_t)n - 8, (uint64_t)raw));
+    MX_TRY(mx_compression_plausible((size_t)n - 8, (uint64_t)raw));
     uint8_t *q = mx_arena_alloc(c->b->arena, (size_t)raw + 1);
     *out = (mx_arrow_buffer){q, raw};
-    return mx_codec_decompress(NULL, c->codec == 0 ? MX_CODEC_LZ4_FRAME : MX_CODEC_ZSTD, p + 8,
-                               (size_t)n - 8, q, (size_t)raw);
+    return mx_decompress(NULL, c->codec == 0 ? MX_COMPRESSION_LZ4_FRAME : MX_COMPRESSION_ZSTD,
+                         p + 8, (size_t)n - 8, q, (size_t)raw);
 }
 
 static bool holds(const mx_arrow_buffer *b, int64_t count, int64_t bits)

@@ -14,7 +14,7 @@
 #define MX_DATA_PARQUET_H
 
 #include "base/arena.h"
-#include "data/formats/codec.h"
+#include "data/formats/compression.h"
 #include "data/formats/source.h"
 #include "data/formats/thrift.h"
 
@@ -38,7 +38,7 @@ typedef struct mx_pq_node {
 } mx_pq_node;
 
 typedef struct {
-    mx_codec codec;
+    mx_compression codec;
     int64_t at, packed_bytes, raw_bytes, n_values; /* of the column chunk in the file */
     bool present;
 } mx_pq_chunk;

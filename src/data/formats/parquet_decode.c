@@ -261,7 +261,7 @@ static mx_status delta_bytes(const mx_pq_decoder *d, const uint8_t *p, size_t n_
         if (prefix[i] < 0 || (uint64_t)prefix[i] > before)
             return damaged("a string's prefix is longer than the string before");
         total += (uint64_t)prefix[i] + suffix;
-        MX_TRY(mx_codec_plausible(n_bytes, total));
+        MX_TRY(mx_compression_plausible(n_bytes, total));
         uint8_t *s = mx_arena_alloc(d->arena, (size_t)prefix[i] + suffix);
         if (prefix[i])
             memcpy(s, out[i - 1].bytes.p, (size_t)prefix[i]);

@@ -144,9 +144,10 @@ static mx_status schema(ctx *c, mx_thrift_type type)
 
 static bool set_codec(mx_pq_chunk *k, int64_t v)
 {
-    static const mx_codec codecs[] = {MX_CODEC_NONE, MX_CODEC_SNAPPY, MX_CODEC_GZIP, MX_CODEC_NONE,
-                                      MX_CODEC_BROTLI, MX_CODEC_LZ4_HADOOP, MX_CODEC_ZSTD,
-                                      MX_CODEC_LZ4_RAW};
+    static const mx_compression codecs[] = {MX_COMPRESSION_NONE,   MX_COMPRESSION_SNAPPY,
+                                            MX_COMPRESSION_GZIP,   MX_COMPRESSION_NONE,
+                                            MX_COMPRESSION_BROTLI, MX_COMPRESSION_LZ4_HADOOP,
+                                            MX_COMPRESSION_ZSTD,   MX_COMPRESSION_LZ4_RAW};
     if (v < 0 || v > 7 || v == 3) /* 3 is LZO */
         return false;
     k->codec = codecs[v];

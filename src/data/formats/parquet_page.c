@@ -96,9 +96,9 @@ static mx_status page_bytes(ctx *x, const page *g, const uint8_t *p, const uint8
     if (x->raw_left < 0)
         return mx_fail(MX_INPUT, "pages unfold to more than the %lld bytes the footer says",
                        (long long)x->chunk->raw_bytes);
-    MX_TRY(mx_codec_plausible((size_t)g->packed_bytes, (uint64_t)g->raw_bytes));
-    mx_codec codec = g->type == 3 && g->plain_values ? MX_CODEC_NONE : x->chunk->codec;
-    if (codec == MX_CODEC_NONE) {
+    MX_TRY(mx_compression_plausible((size_t)g->packed_bytes, (uint64_t)g->raw_bytes));
+    mx_compression codec = g->type == 3 && g->plain_values ? MX_COMPRESSION_NONE : x->chunk->codec;
+    if (codec == MX_COMPRESSION_NONE) {
         if (g->packed_bytes != g->raw_bytes)
             return mx_fail(MX_INPUT, "a page that is not compressed has two sizes");
         *out = p; /* the chunk's own bytes stay in memory with the column */
@@ -109,8 +109,8 @@ static mx_status page_bytes(ctx *x, const page *g, const uint8_t *p, const uint8
     *out = raw;
     if ((size_t)g->raw_bytes == levels)
         return MX_OK;
-    return mx_codec_decompress(NULL, codec, p + levels, (size_t)g->packed_bytes - levels,
-                               raw + levels, (size_t)g->raw_bytes - levels);
+    return mx_decompress(NULL, codec, p + levels, (size_t)g->packed_bytes - levels, raw + levels,
+                         (size_t)g->raw_bytes - levels);
 }
 
 static int bit_width(int max)

@@ -1,5 +1,6 @@
-/* codec.c - one call per library; each is told the size of the output and must fill it exactly. */
-#include "data/formats/codec.h"
+/* compression.c - one call per library; each gets the size of the output and must fill it
+ * exactly. */
+#include "data/formats/compression.h"
 
 #include <brotli/decode.h>
 #include <lz4.h>
@@ -11,7 +12,7 @@
 
 enum { SMALL_BYTES = 64 << 20, MAX_RATIO = 2000 };
 
-mx_status mx_codec_plausible(size_t n_in, uint64_t n_out)
+mx_status mx_compression_plausible(size_t n_in, uint64_t n_out)
 {
     if (n_out > SMALL_BYTES && n_out / MAX_RATIO > n_in)
         return mx_fail(
@@ -37,7 +38,7 @@ static bool gunzip(const uint8_t *in, size_t n_in, uint8_t *out, size_t n_out)
 }
 
 /* Making a decoder costs more than a small block. */
-static bool unzstd(mx_codec_scratch *c, const uint8_t *in, size_t n_in, uint8_t *out, size_t n_out)
+static bool unzstd(mx_decompressor *c, const uint8_t *in, size_t n_in, uint8_t *out, size_t n_out)
 {
     if (!c)
         return ZSTD_decompress(out, n_out, in, n_in) == n_out;
@@ -46,7 +47,7 @@ static bool unzstd(mx_codec_scratch *c, const uint8_t *in, size_t n_in, uint8_t 
     return c->zstd && ZSTD_decompressDCtx(c->zstd, out, n_out, in, n_in) == n_out;
 }
 
-void mx_codec_scratch_fini(mx_codec_scratch *c)
+void mx_decompressor_fini(mx_decompressor *c)
 {
     ZSTD_freeDCtx(c->zstd);
     c->zstd = NULL;
@@ -97,33 +98,43 @@ static bool lz4_hadoop(const uint8_t *in, size_t n_in, uint8_t *out, size_t n_ou
     return (left == 0 && made == n_out) || lz4_raw(in, n_in, out, n_out);
 }
 
-mx_status mx_codec_decompress(mx_codec_scratch *c, mx_codec codec, const uint8_t *in, size_t n_in,
-                              uint8_t *out, size_t n_out)
+mx_status mx_decompress(mx_decompressor *c, mx_compression codec, const uint8_t *in, size_t n_in,
+                        uint8_t *out, size_t n_out)
 {
     static const char *const names[] = {"plain", "snappy", "gzip", "brotli",
                                         "zstd",  "lz4",    "lz4",  "lz4"};
     bool ok = false;
     size_t n = n_out;
     switch (codec) {
-    case MX_CODEC_NONE:
+    case MX_COMPRESSION_NONE:
         ok = n_in == n_out;
         if (ok && n_out)
             memcpy(out, in, n_out);
         break;
-    case MX_CODEC_SNAPPY:
+    case MX_COMPRESSION_SNAPPY:
         /* the library trusts the length in the block for its writes: it must be ours */
         ok = snappy_uncompressed_length((const char *)in, n_in, &n) == SNAPPY_OK && n == n_out &&
              snappy_uncompress((const char *)in, n_in, (char *)out, &n) == SNAPPY_OK && n == n_out;
         break;
-    case MX_CODEC_GZIP: ok = gunzip(in, n_in, out, n_out); break;
-    case MX_CODEC_BROTLI:
+    case MX_COMPRESSION_GZIP:
+        ok = gunzip(in, n_in, out, n_out);
+        break;
+    case MX_COMPRESSION_BROTLI:
         ok = BrotliDecoderDecompress(n_in, in, &n, out) == BROTLI_DECODER_RESULT_SUCCESS &&
              n == n_out;
         break;
-    case MX_CODEC_ZSTD: ok = unzstd(c, in, n_in, out, n_out); break;
-    case MX_CODEC_LZ4_RAW: ok = lz4_raw(in, n_in, out, n_out); break;
-    case MX_CODEC_LZ4_HADOOP: ok = lz4_hadoop(in, n_in, out, n_out); break;
-    case MX_CODEC_LZ4_FRAME: ok = lz4_frame(in, n_in, out, n_out); break;
+    case MX_COMPRESSION_ZSTD:
+        ok = unzstd(c, in, n_in, out, n_out);
+        break;
+    case MX_COMPRESSION_LZ4_RAW:
+        ok = lz4_raw(in, n_in, out, n_out);
+        break;
+    case MX_COMPRESSION_LZ4_HADOOP:
+        ok = lz4_hadoop(in, n_in, out, n_out);
+        break;
+    case MX_COMPRESSION_LZ4_FRAME:
+        ok = lz4_frame(in, n_in, out, n_out);
+        break;
     }
     if (!ok)
         return mx_fail(
