@@ -21,7 +21,7 @@ typedef struct {
     mx_value value;
     mx_layer layer;
     const char *where;
-    bool asked; /* somebody wanted to know its value */
+    bool asked; /* its value has been read */
 } mx_config_entry;
 
 struct mx_config {

@@ -346,7 +346,7 @@ static void check_relations(mx_settings *s)
         s->cfg->entries[i].asked = false; /* a check is no use */
 }
 
-/* What had its effect on other keys. */
+/* Keys that did their work by setting others count as asked for. */
 static void mark_used(mx_settings *s)
 {
     static const char *const names[] = {"base_config", "model_name"};

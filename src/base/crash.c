@@ -149,7 +149,7 @@ static void print_stack(int fd, int skip, uintptr_t from)
     if (!state)
         return;
     backtrace_full(state, skip, print_frame, ignore_error, &p);
-    if (p.from) { /* not met, as after a jump to nowhere: then everything */
+    if (p.from) { /* the frame was not met, as after a jump to 0: print all */
         p.from = 0;
         backtrace_full(state, skip, print_frame, ignore_error, &p);
     }
@@ -389,7 +389,7 @@ int mx_stack_print_all(int fd)
     atomic_store(&now.dump_fd, fd + 1);
     sigaction(dump_signal(), &act, NULL);
     int answered = 0;
-    print_stack(-1, 0, 0); /* to nowhere: reads the debug information, which may take a second */
+    print_stack(-1, 0, 0); /* prints nowhere: reads the debug information, about a second */
     DIR *d = opendir("/proc/self/task");
     for (struct dirent *e; d && (e = readdir(d));) {
         long tid = strtol(e->d_name, NULL, 10);

@@ -1,8 +1,8 @@
 /* progress.c - when the lines are written, and where: see progress.h. Their text is in
  * progress_line.c.
  *
- * A thread of its own sees to it that something is said, and the seconds of the live line go on,
- * while the run is busy with one thing for long.
+ * A separate thread keeps plain lines coming, and the seconds of the live line going, while the run
+ * is busy with something long.
  */
 #include "base/progress.h"
 
@@ -162,7 +162,7 @@ static void start_ticks(mx_progress *p)
     pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
     pthread_cond_init(&p->wake, &a);
     pthread_condattr_destroy(&a);
-    p->ticks = pthread_create(&p->ticker, NULL, tick_on, p) == 0; /* without it, less is said */
+    p->ticks = pthread_create(&p->ticker, NULL, tick_on, p) == 0; /* without it, fewer messages */
     if (p->ticks)
         pthread_setname_np(p->ticker, "progress");
 }

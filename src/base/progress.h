@@ -3,9 +3,8 @@
  *     1,200/5,000 24% ━━━╺──── │ loss 3.214 ↘ ▇▅▃▂ │ 52.1k tok/s
  *     step 1200/5000  loss 3.2140  52.1k tok/s  MFU 41.3%  eta 12m40s  saved 1000
  * The live line is rewritten in place and never wraps: fields that do not fit are left out, the
- * least needed first. Whether there is a terminal is asked of the file descriptor; TERM=dumb, and
- * any file or pipe, get plain lines without a single escape sequence. Characters beyond ASCII are
- * used only where the locale's environment says UTF-8.
+ * least needed first. TERM=dumb, and any file or pipe, get plain lines without a single escape
+ * sequence. Characters beyond ASCII are used only where the locale's environment says UTF-8.
  *
  * Plain lines, which also go to the log, are written for the first step and the last, every
  * plain_every steps, and so that no more than plain_seconds pass without one: also before the first
@@ -62,15 +61,15 @@ typedef struct {
 } mx_progress;
 
 void mx_progress_init(mx_progress *p, const mx_progress_options *o);
-/* A log for everything that is said from now on; 0: none. */
+/* A log for everything that is printed from now on; 0: none. */
 void mx_progress_log_to(mx_progress *p, int fd);
 /* What is being done from now on: "compiling", "loading weights". */
 void mx_progress_phase(mx_progress *p, const char *fmt, ...) MX_PRINTF(2, 3);
-/* The same without a word, unless it takes long. */
+/* The same, printed only when it takes long. */
 void mx_progress_doing(mx_progress *p, const char *what);
 void mx_progress_begin(mx_progress *p, int64_t step); /* from now on steps, after this one */
 void mx_progress_update(mx_progress *p, const mx_progress_state *s);
-void mx_progress_end(mx_progress *p); /* no step will come: the last is told of, if it was not */
+void mx_progress_end(mx_progress *p); /* no more steps: prints the last one, if it was not */
 /* A message of its own line: printed above the live line, or as it is. A newline is added. */
 void mx_progress_say(mx_progress *p, const char *fmt, ...) MX_PRINTF(2, 3);
 /* Leaves the last state on the screen and moves below it. Zero-initialised is a no-op. */

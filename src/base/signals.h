@@ -18,7 +18,7 @@ int mx_stop_signal(void);      /* the first signal that asked to stop, 0 when no
 int mx_stop_count(void);       /* how many have */
 double mx_stop_age(void);      /* seconds since the first; 0 when none */
 void mx_stop_request(int sig); /* as if the signal had come */
-/* A line is being rewritten on the terminal: what is said about the stop takes its place. */
+/* A line is being rewritten on the terminal: the message about the stop takes its place. */
 void mx_stop_clears_line(bool on);
 void mx_stop_clear(void);      /* forgets, for tests and for servers that go on */
 

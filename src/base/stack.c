@@ -2,8 +2,8 @@
  * there is no limit (`ulimit -s unlimited`, usual on clusters), and limits may be low.
  *
  * The first thread's stack grows as it is used. Where the address space is limited (ulimit -v) and
- * used up by then, growing fails with a signal in the middle of a kernel; so it grows at once, and
- * whether there is room is asked of mmap, which can say no.
+ * used up by then, growing fails with a signal in the middle of a kernel; so it is grown at the
+ * start, once a mapping of that size, which can fail, has shown that there is room.
  */
 #include "base/stack.h"
 

@@ -12,7 +12,7 @@ struct mx_error {
     char text[];
 };
 
-/* Messages quote what files and peers say: what a terminal would obey is not passed on. */
+/* Messages quote files and peers: control characters, which a terminal would obey, are escaped. */
 static void disarm(char *text)
 {
     for (unsigned char *s = (unsigned char *)text; *s; s++)

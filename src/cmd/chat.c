@@ -226,7 +226,7 @@ static bool read_message(talk *t, mx_str *out)
     return any;
 }
 
-/* What goes wrong with one message is said, and the conversation goes on. */
+/* An error in one message is printed, and the conversation goes on. */
 static mx_status say(talk *t, const char *text)
 {
     json_t *m = json_pack("{s:s, s:s}", "role", "user", "content", text);

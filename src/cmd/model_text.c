@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Weights and tokenizer are the model's own, or it is said that they are not. */
+/* A note where the weights or the tokenizer are not the model's own. */
 static mx_status open_tokenizer(mx_model_text *m, const mx_config *c)
 {
     const char *dir = m->ref.path, *at;

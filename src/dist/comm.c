@@ -198,7 +198,7 @@ mx_status mx_comm_agree(mx_comm *c, mx_status mine)
     } note = {.code = (int32_t)mx_status_code(mine)}, *all;
     snprintf(note.text, sizeof note.text, "%s", mx_status_text(mine));
     mx_status st = gather_small(c, &note, sizeof note);
-    if (mine) { /* its own message says it best, also when nobody could be told */
+    if (mine) { /* its own message says it best, even where it could not be sent */
         mx_status_free(st);
         return mine;
     }

@@ -122,13 +122,13 @@ static void say_note(mx_coord *c)
         c->o.say(c->o.ctx, text);
 }
 
-/* Rank 0's patience is over. Whoever is there is told with the verdict. */
+/* Rank 0's patience is over. The verdict tells the ranks that are there. */
 static void give_up(mx_coord *c)
 {
     char list[128];
     pthread_mutex_lock(&c->lock);
     int n = mx_coord_absent_locked(c, list, sizeof list);
-    if (n) /* else they are just being told of each other */
+    if (n) /* else the table of ranks is on its way to them */
         mx_coord_judge_locked(
             c, MX_DEVICE, -1,
             "after %.0f s at %s:%d %d of %d ranks have not come:%s; look at their output, or wait "

@@ -271,7 +271,7 @@ static void hear(mx_coord *c, int r)
     }
 }
 
-/* --- what members are told ------------------------------------------------------------------ */
+/* --- what members are sent ------------------------------------------------------------------- */
 
 static void put_member(mx_coord *c, mx_wire_frame *f, int rank)
 {

@@ -19,7 +19,7 @@ typedef struct {
 } mx_mpi_plugin;
 typedef const mx_mpi_plugin *mx_mpi_plugin_get(void); /* the symbol mx_mpi_plugin_of */
 
-/* choice->how is not tcp. *out stays NULL where it is not mpi and MPI is not to be had. All ranks
+/* choice->how is not tcp. *out stays NULL where it is not mpi and MPI is not available. All ranks
  * decide alike. */
 mx_status mx_mpi_open(mx_comm **out, mx_coord *coord, mx_comm_choice *choice) MX_MUST_USE;
 

@@ -1,9 +1,9 @@
 /* tcp.c - exchanges over TCP, each rank connected with each: what there is without MPI and NCCL.
  *
- * In an exchange a rank sends each rank of it a header (which call this is, the how many-th with
- * this rank, how many bytes follow) and its bytes, and receives as much; all at once, in the order
- * in which the sockets are ready. A header that does not fit is a rank that made another call; what
- * a header says is compared, never used.
+ * In an exchange a rank sends each rank of it a header (which call this is, its number among those
+ * with this rank, how many bytes follow) and its bytes, and receives as much; all at once, in the
+ * order in which the sockets are ready. A header that does not fit is a rank that made another
+ * call; what a header says is compared, never used.
  *
  * Whether ranks live is the coordinator's business (coord.h): an exchange has no time limit of its
  * own and ends when the coordinator raises its alarm. A rank that leaves behind a call has taken

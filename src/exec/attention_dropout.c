@@ -4,8 +4,8 @@
  *
  * The attention op never stores P, and its kernels draw no random numbers. So where probabilities
  * are dropped, the op is replaced by smaller ones that every device has: two batched matmuls, a
- * softmax and the counter-based numbers of mx_dropout. That takes S x S memory a head and the time
- * of it, and says the same on every device and mesh.
+ * softmax and the counter-based numbers of mx_dropout. That takes S x S memory a head, and time to
+ * match, and gives the same numbers on every device and mesh.
  *
  * Letters: b batch, s queries, t keys, k key heads, g query heads a key head, d and e their widths.
  */

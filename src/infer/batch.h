@@ -23,7 +23,7 @@ typedef struct {
     bool draft;          /* the model's first MTP layer in place of the model: reads `before` */
     int64_t image_width; /* of an image token's features; 0: there are no images */
     bool places;         /* tokens have places (models/model.h) */
-    int64_t draw_vocab; /* the device samples, of so many ids; 0: the caller does */
+    int64_t draw_vocab; /* ids that the device samples from; 0: the caller samples */
     mx_lora adapters;   /* slots of a rank, or none */
     mx_compile_options compile;
 } mx_engine_batch_settings;

@@ -21,7 +21,7 @@ typedef struct {
     double temperature; /* that logits are divided by; 0 means 1 */
     bool one_path;      /* a token's bits are those of a training step */
     const mx_forward_stages *stages; /* that it goes through; NULL: there are none */
-    int64_t draw_vocab; /* the device samples, of so many ids; 0: logits are given */
+    int64_t draw_vocab; /* ids that the device samples from; 0: logits are given */
 } mx_decode_settings;
 
 /* Adds programs to the session. Weights are loaded by the caller, before or after. */

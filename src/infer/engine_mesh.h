@@ -1,5 +1,5 @@
-/* engine_mesh.h - an engine for as long as somebody uses it, on one device or on the virtual ranks
- * of the mesh that the keys ask for. */
+/* engine_mesh.h - an engine opened, used and closed, on one device or on the virtual ranks of the
+ * mesh that the keys ask for. */
 #ifndef MX_INFER_ENGINE_MESH_H
 #define MX_INFER_ENGINE_MESH_H
 

@@ -1,5 +1,5 @@
-/* box_walk.c - the part of a tensor that a rank has, as stretches of elements that lie one behind
- * the other both there and in the whole tensor. */
+/* box_walk.c - a rank's part of a tensor as runs of elements, each contiguous both in that part and
+ * in the whole tensor. */
 #include "ir/placement.h"
 
 static bool is_whole(const mx_box *b, int d)

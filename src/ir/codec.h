@@ -36,7 +36,7 @@ static inline bool mx_codec_reads(const mx_codec *c)
 {
     return !c->out;
 }
-/* What is read is not what anybody wrote. */
+/* Marks what is read as damaged. */
 void mx_codec_refuse(mx_codec *c, const char *why);
 size_t mx_codec_left(const mx_codec *c); /* bytes to be read */
 

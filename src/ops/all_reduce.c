@@ -1,7 +1,7 @@
 /* all_reduce.c - the sum, or the maximum, over the ranks of a group, for all of them.
  *
- * Made of a partial sum that everybody needs whole. The result is the same on all ranks and so is
- * its gradient, which each rank's term has unchanged. `to` is the mx_reduction; a maximum has no
+ * Inserted where every rank needs a partial sum whole. The result is the same on all ranks and so
+ * is its gradient, which each rank's term has unchanged. `to` is the mx_reduction; a maximum has no
  * gradient (it only keeps exponentials in range).
  */
 #include "ops.h"

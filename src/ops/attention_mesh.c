@@ -251,8 +251,8 @@ static mx_node *ring_by_order(mx_graph *g, const mx_node *n, mx_node **in, mx_pa
 
 /* --- gathered keys where only order counts ---
  *
- * A rank's queries are one piece of the sequence, or two with zigzag, and the op is told where they
- * begin: kernels then pass by what comes later. */
+ * A rank's queries are one piece of the sequence, or two with zigzag; the op has where they begin,
+ * so that kernels skip later keys. */
 
 static bool is_by_context(const mx_cut *length)
 {

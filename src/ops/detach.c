@@ -1,4 +1,4 @@
-/* detach.c - x, to which no gradient goes back: what one loss reads of a part that another
+/* detach.c - x without a gradient (stop_gradient): for what one loss reads and only another one
  * trains. */
 #include "ops/tile.h"
 

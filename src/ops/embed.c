@@ -57,8 +57,8 @@ static void embed_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **d
     din[EMBED_TABLE] = mx_embed_grad(g, n->in[EMBED_IDS], dout[0], n->in[EMBED_TABLE]->type.dim[0]);
 }
 
-/* A row for each expert, and the experts of sorted rows: these go to their experts' ranks, as they
- * do for the experts' GEMMs. */
+/* A table with a row for each expert (a bias), looked up by the experts of sorted rows: the rows go
+ * to the ranks of their experts, as for the experts' GEMMs. */
 static bool place_experts(const mx_node *n, mx_partition_call *p)
 {
     mx_cut experts = p->have[0].dim[0];

@@ -1,4 +1,4 @@
-/* floor.c - the largest whole number not above x; no gradient. For numbers that say a place. */
+/* floor.c - the largest whole number not above x; no gradient. For computing indices. */
 #include "ops/tile.h"
 
 MX_TILE1(floor, MX_T_FLOOR(a))

@@ -234,8 +234,8 @@ static inline size_t mx_gpu_gather_bytes(size_t out, bool packed)
 {
     return packed ? 0 : mx_gpu_stage_bytes(out);
 }
-/* What is sent, and what comes to be added up: two halves, in which the last of so many slices may
- * be longer than what is left for it. */
+/* Two halves: what is sent, and what is received to be added up. 4096: the slices of all ranks
+ * together may be longer than the piece they are cut from. */
 static inline size_t mx_gpu_reduce_bytes(size_t in)
 {
     return 2 * (mx_gpu_stage_bytes(in) + 4096);

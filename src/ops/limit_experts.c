@@ -1,4 +1,5 @@
-/* limit_experts.c - a mixture that drops: each expert takes so many entries of a row and no more.
+/* limit_experts.c - expert capacity: each expert takes at most `capacity` entries of a row, others
+ * drop.
  *
  *     expert (b, m) int32  ->  (b, m) int32
  * Entries are served in their order; once an expert has `capacity` entries of the row (a sequence's

@@ -1,7 +1,8 @@
 /* reduce_scatter.c - the sum over the ranks of a group, of which each keeps its piece of one dim.
  *
  *     x (.., size n, ..)  ->  (.., n, ..)
- * Made of a partial sum that a cut tensor is wanted of. The gradient: every rank's piece, gathered.
+ * Inserted where a partial sum is needed as a sharded tensor. The gradient: every rank's piece,
+ * gathered.
  */
 #include "ops.h"
 #include "ops/collective.h"

@@ -1,5 +1,5 @@
-/* ring_shift.c - to the rank `to` places further on in the group, round the ring; what is given is
- * what the rank as many places before sent. The gradient travels back. */
+/* ring_shift.c - sends to the rank `to` places further round the ring and gives what the rank as
+ * many places before has sent. The gradient travels the other way. */
 #include "ops.h"
 #include "ops/collective.h"
 

@@ -38,7 +38,7 @@ typedef struct {
     const mx_tensor *q;
 } factor;
 
-/* Blocks are told by the size of the grid: one for all, one for each row, or 128. */
+/* The size of the grid tells the blocks: one for all, one for each row, or 128. */
 static factor factor_of(const mx_tensor *q, const mx_tensor *scale)
 {
     const mx_type *t = &q->type;

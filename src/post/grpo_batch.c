@@ -178,8 +178,8 @@ static void fill_row(const mx_grpo_run *r, mx_grpo_batch *b, int64_t i)
     b->has_old[i] = !r->s->sampled && logp;
 }
 
-/* Where the policy will have moved before the answers are learned from: what the one that gave them
- * thinks of those that no file says it of, by the program of training. */
+/* Where the policy will have moved before the answers are learned from: their log-probabilities
+ * under the policy that gave them, computed by the training program, unless a file has them. */
 static mx_status keep_policy(mx_grpo_run *r, mx_grpo_batch *b, int64_t microbatch)
 {
     for (int64_t row = 0; r->policy && row < r->own; row += microbatch) {

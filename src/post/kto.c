@@ -106,7 +106,7 @@ static mx_node *loss(mx_graph *g, const mx_head *h, mx_build *b, const void *giv
 
 /* --- the run --- */
 
-enum { MOST_UNTRAINED = 4096 }; /* so many records with nothing to train on are no accident */
+enum { MOST_UNTRAINED = 4096 }; /* records without anything to train on: a mistake */
 
 typedef struct {
     const settings *s;

@@ -1,5 +1,5 @@
-/* reference.h - what the model that training began with thinks of a batch: the log-probabilities of
- * its tokens under frozen weights.
+/* reference.h - the reference model: log-probabilities of a batch's tokens under the weights that
+ * training began with, frozen.
  *
  * Where adapters are trained from nothing, the reference is the model without them: the same
  * weights in the same memory. Otherwise it is a second copy, in the compute dtype, of

@@ -1,5 +1,6 @@
-/* reference_cache.h - what the reference thinks of every row of the data, computed before the first
- * step: precompute_ref_log_probs. The reference is not needed after that, nor is its memory.
+/* reference_cache.h - the reference's log-probabilities for every row of the data, computed before
+ * the first step: precompute_ref_log_probs. The reference is not needed after that, nor is its
+ * memory.
  *
  * RUN/reference.safetensors holds it, so that a run that goes on does not compute it again:
  *     rows (N, 3) int64: hash of the row's tokens and labels, where its numbers begin, how many

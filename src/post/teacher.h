@@ -1,5 +1,5 @@
-/* teacher.h - another model that says what it thinks of a batch: its logits, all of them or the
- * largest k of each place, and the outputs of its attention layers.
+/* teacher.h - the outputs of a teacher model for a batch: logits, all of them or the largest k of
+ * each place, and the outputs of its attention layers.
  *
  * It has a session of its own, with weights in the compute dtype. Its family and sizes may be
  * others than the student's; the tokenizer has to be the same.

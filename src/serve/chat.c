@@ -231,7 +231,7 @@ static json_t *logprobs_of(const mx_part *p, int64_t from, int64_t to)
     return json_pack("{s:o, s:n}", "content", content, "refusal");
 }
 
-/* An answer that has ended by itself, and has calls, has ended for them. */
+/* An answer that ended by itself and has calls has the finish reason tool_calls. */
 static const char *finish_of(const mx_part *p, bool calls)
 {
     return calls && p->r->finish == MX_FINISH_STOP ? "tool_calls" : mx_finish_name(p->r);

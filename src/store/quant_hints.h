@@ -1,8 +1,8 @@
 /* quant_hints.h - what config.json says of stored weights: its `quantization_config`.
  *
  * A model's directory comes from elsewhere: a method, a type or a number that is not understood is
- * an error here, before weights are read by it. What is said of training (calibration, observers,
- * lists of modules) has no meaning for reading and is not looked at.
+ * an error here, before weights are read by it. Members about training (calibration, observers,
+ * lists of modules) have no meaning for reading and are ignored.
  */
 #ifndef MX_STORE_QUANT_HINTS_H
 #define MX_STORE_QUANT_HINTS_H

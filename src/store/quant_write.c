@@ -53,7 +53,7 @@ struct mx_quant_form {
     bool (*takes)(int64_t rows, int64_t cols, int64_t group);
     void (*make)(made *m);
     const char *needs; /* what `takes` asks of rows */
-    bool no_experts;   /* loaders of the form stack experts, and then know no scales of theirs */
+    bool no_experts;   /* loaders of the form stack experts, and then do not read their scales */
 };
 
 /* --- rows of 8 bits --- */
@@ -541,7 +541,7 @@ static json_t *config_of(const mx_quant_write_options *o, json_t *ignore, const 
                      "config_groups", "group_0", group);
 }
 
-/* What whoever loads the directory computes in. */
+/* The dtype in which loaders of the directory compute. */
 static const char *dtype_of(const json_t *config)
 {
     const char *dtype = json_string_value(json_object_get(config, "dtype"));
@@ -564,7 +564,7 @@ mx_status mx_quant_write(const mx_hf_dir *dir, const char *to, const mx_quant_wr
         goto out;
     mx_st_source *src = MX_NEW_N(&a, mx_st_source, set.n_tensors * MAX_PARTS);
     int64_t n = list_sources(&w, &set, &a, src, ignore);
-    if (!mx_quant_find(&set, "lm_head.weight")) /* tied: a module of its own to who loads it */
+    if (!mx_quant_find(&set, "lm_head.weight")) /* tied: loaders see a module of its own */
         json_array_append_new(ignore, json_string("lm_head"));
     if (!out->n_quantized)
         MX_TRY_OUT(st, mx_fail(MX_INPUT, "%s has no weight that %s takes%s%.300s", dir->path,

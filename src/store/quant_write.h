@@ -70,8 +70,8 @@ typedef struct {
     int n_more;
 } mx_quant_write_options;
 
-/* Columns under one scale where nothing is said: 32 where rounding costs most, in models of less
- * than a billion weights, else the largest of 128, 64 and 32 that divides all rows. */
+/* Columns under one scale by default: 32 where rounding costs most, in models of less than a
+ * billion weights, else the largest of 128, 64 and 32 that divides all rows. */
 mx_status mx_quant_group(const mx_hf_dir *dir, const mx_quant_write_options *o,
                          int64_t *group) MX_MUST_USE;
 

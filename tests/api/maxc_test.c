@@ -1,5 +1,5 @@
 /* maxc_test.c - the public header: logits are the golden's, however the tokens are fed; answers
- * are those of `maxc generate`; what is wrong is said. */
+ * are those of `maxc generate`; errors are reported. */
 #include "maxc.h"
 
 #include "../test.h"

@@ -1,5 +1,5 @@
-/* epilogues_test.c - what joins GEMMs (compile/epilogues.c) under every remat policy: programs for
- * a device that has all epilogues, run on the CPU, against programs without. */
+/* epilogues_test.c - what is fused into GEMMs (compile/epilogues.c) under every remat policy:
+ * programs for a device that has all epilogues, run on the CPU, against programs without. */
 #include "compile/compile.h"
 #include "graph_run.h"
 #include "nn/nn.h"
@@ -117,8 +117,8 @@ static outcome fused_as_plain(layer make, mx_remat remat)
     return a;
 }
 
-/* Each layer's activation joins its GEMM in the forward pass, its gradient one in the backward
- * pass; and once more where the GEMM is computed again with it. */
+/* Each layer's activation is fused into its GEMM in the forward pass, its gradient into one in the
+ * backward pass; and once more where the GEMM is computed again with it. */
 static void check(layer make, mx_remat remat, int activation, int derivative, int again)
 {
     outcome a = fused_as_plain(make, remat);

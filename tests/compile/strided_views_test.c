@@ -1,5 +1,5 @@
-/* strided_views_test.c - values that lie inside others (compile/strided_views.c), and biases that
- * join GEMMs.
+/* strided_views_test.c - values that lie inside others (compile/strided_views.c), and biases fused
+ * into GEMMs.
  *
  * A program is played with numbered elements instead of values: every step writes the number of the
  * element it makes to where it lies, and finds at its inputs the numbers it expects. A strided

@@ -324,7 +324,7 @@ static void test_flash_all()
 }
 
 /* Hopper's forward kernels against ours without its instructions: more rows of tiles than the chip
- * has room for, groups that pass tiles by, q, k and v as columns of one projection. */
+ * has room for, groups that skip tiles, q, k and v as columns of one projection. */
 static void test_hopper(const flash_case &c)
 {
     mx_flash_shape s = {};
@@ -430,7 +430,7 @@ static void test_decode(int b, int hq, int hk, int d, int dv, int cap, int windo
     mx_decode_keys by_length = {l}, by_position = {};
     CU(mx_cuda_decode_attention(&s, o, q, k, v, by_length, sink ? sinks : NULL, scratch, 0));
     vec first = host(o, no);
-    std::vector<int32_t> q_pos, k_pos; /* the same keys, told by their positions */
+    std::vector<int32_t> q_pos, k_pos; /* the same keys, given by their positions */
     for (int i = 0; i < b; i++) {
         q_pos.push_back(len[i] - 1 + 5);
         for (int j = 0; j < cap; j++)

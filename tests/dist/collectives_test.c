@@ -389,7 +389,8 @@ MX_TEST(nccl_collectives_beside_others_change_no_bits)
     release(run, 2);
 }
 
-/* A rank is gone while the GPU works: whoever waits is told, and so is every later call. */
+/* A rank is gone while the GPU works: whoever waits gets the error, and so does every later
+ * call. */
 MX_TEST(nccl_is_given_up_when_a_rank_is_gone)
 {
     mx_mesh mesh = {0};

@@ -1,8 +1,9 @@
 /* mesh_run.h - a model on a mesh of virtual ranks, beside the same model on one device.
  *
  *     mesh_run r;
- *     mesh_run_open(&r, &(mesh_case){.dir = "tests/fixtures/models/llama3", .batch = 8, .seq =
- * 16}); mesh_run_check(&r, mesh, 2e-5); mesh_run_close(&r);
+ *     mesh_run_open(&r, &(mesh_case){.dir = DIR, .batch = 8, .seq = 16});
+ *     mesh_run_check(&r, mesh, 2e-5);
+ *     mesh_run_close(&r);
  */
 #ifndef MX_TESTS_MESH_RUN_H
 #define MX_TESTS_MESH_RUN_H

@@ -2,8 +2,7 @@
  * two are meant to agree (jansson refuses integers beyond 64 bits; the tree refuses depth beyond
  * 128).
  *
- *     clang -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -Isrc tests/fuzz/fuzz_json_tree.c \
- *         src/base/{arena,status,str,file,utf8,json_tree}.c -ljansson
+ *     make MODE=fuzz build/fuzz/fuzz_json_tree
  */
 #include "base/json_tree.h"
 #include <jansson.h>

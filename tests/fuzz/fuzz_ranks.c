@@ -1,8 +1,6 @@
 /* fuzz_ranks.c - any bytes from other ranks: to rank 0, from rank 0, and on data connections.
  *
- *     clang -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -Isrc tests/fuzz/fuzz_ranks.c \
- *         src/dist/[a-z]*.c src/base/{arena,reserve,status,str,utf8,printable,signals}.c \
- *         -lnettle -ljansson -lm
+ *     make MODE=fuzz build/fuzz/fuzz_ranks
  *
  * The first byte says who is spoken to. Then come records: a byte that says what to do, a length,
  * and so many bytes. Frames may be signed with the true keys, so that what stands behind the check

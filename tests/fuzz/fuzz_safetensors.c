@@ -1,9 +1,9 @@
 /* fuzz_safetensors.c - any bytes as a safetensors file: opened, every tensor read, and every weight
  * that its tensors may stand for (quantised or not).
  *
- *     clang -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -Isrc -fopenmp \
- *         tests/fuzz/fuzz_safetensors.c (the sources of base/, ir/type.c and store/) -ljansson
- * -lxxhash The file lives in memory (memfd), so the whole reading path runs and no disk is touched.
+ *     make MODE=fuzz build/fuzz/fuzz_safetensors
+ *
+ * The file lives in memory (memfd), so the whole reading path runs and no disk is touched.
  */
 #include "store/quant.h"
 #include "store/safetensors.h"

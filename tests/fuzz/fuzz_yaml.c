@@ -1,7 +1,6 @@
 /* fuzz_yaml.c - any bytes as a configuration file: parsed, and every known key read by its type.
  *
- *     clang -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -Isrc tests/fuzz/fuzz_yaml.c \
- *         src/base/{yaml,key,str,arena,status}.c src/keys/keys*.c src/base/config*.c -lyaml -lm
+ *     make MODE=fuzz build/fuzz/fuzz_yaml
  *
  * A value that is accepted must survive being written and read again.
  */

@@ -168,7 +168,7 @@ MX_TEST(pipeline_evaluates_as_one_device_does)
     mx_status_free(mx_io_remove_tree(NULL, folder));
 }
 
-/* A mistake is told once, and by name. */
+/* A mistake is reported once, and by name. */
 MX_TEST(pipeline_refuses_what_cannot_be)
 {
     static const struct {

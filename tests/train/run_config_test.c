@@ -62,7 +62,7 @@ MX_TEST(run_config_survives_and_is_compared)
 
     const char *more[] = {"steps=20", "learning_rate=1", "run_name=moved",
                           "allow_config_change=true", "base_output_directory=/elsewhere"};
-    back = load(more, 5, path); /* what may change is said, and nothing else */
+    back = load(more, 5, path); /* what may change is reported, and nothing else */
     MX_CHECK_OK(mx_run_config_compare(back, folder, &report));
     MX_CHECK(strstr(mx_str_text(&report), "  steps: 10 -> 20\n") &&
                  strstr(mx_str_text(&report), "  learning_rate: ") &&

@@ -1,5 +1,5 @@
 /* run_start_test.c - starts: those that fail leave nothing in the way of the next, those with
- * nothing to do say so, and what is going on before the first step is said. */
+ * nothing to do say so, and progress is shown before the first step. */
 #include "../test.h"
 #include "base/io.h"
 #include "base/str.h"

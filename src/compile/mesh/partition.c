@@ -354,8 +354,7 @@ mx_status mx_pass_partition(mx_graph *g, const mx_partition *how)
     return MX_OK;
 }
 
-/* With dump_ir it is said how every weight and input lies on the mesh, and what rules could not
- * give. */
+/* With dump_ir: how every weight and input lies on the mesh, and what the rules could not give. */
 static mx_status run(mx_graph *g, mx_compilation *c)
 {
     const mx_compile_options *o = c->o;

@@ -1,4 +1,4 @@
-/* place.c - where an op's inputs must lie and its outputs then do, from its index notation.
+/* place.c - the placements of an op's inputs and outputs, from its index notation.
  *
  * Each letter gets a cut or stays whole:
  *   1. a summed letter, where every input that has it is cut alike (the result is a partial sum);

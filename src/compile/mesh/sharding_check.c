@@ -1,4 +1,4 @@
-/* sharding_check.c - how much of a model lies whole where the mesh should cut it.
+/* sharding_check.c - how much of a model is replicated that the mesh should shard.
  *
  * A weight counts as unsharded when an axis that cuts weights (all but data) has several ranks and
  * cuts none of its dims. A few are meant to be so, norms and biases above all; when they are more

@@ -8,7 +8,7 @@
  * permuted order. The cursor names the window, so going to a place costs decompressing one file up
  * to it.
  *
- * Descriptors: all files are opened once to count records; at most OPEN_MAX stay open.
+ * Descriptors: all files are opened once to count records; at most OPEN_MAX_FILES stay open.
  */
 #include "data/load/dataset.h"
 

@@ -48,7 +48,7 @@ static void note_record(mx_loader *l, const mx_loader_item *it)
     l->window_which[l->n_window++] = it->which;
 }
 
-/* So many records without a token to train on are no accident. */
+/* This many records, none of them with a token to train on, mean a mistake in the settings. */
 enum { MOST_UNTRAINED = 4096 };
 
 static mx_status nothing_trained(const mx_loader *l, int64_t least)

@@ -1,7 +1,7 @@
-/* comm_thread.h - the thread that makes collectives of CPU programs beside their other steps.
+/* comm_thread.h - the thread that runs the collectives of CPU programs beside their other steps.
  *
- * Steps are made in the order in which they were started. After one has failed the rest are not
- * made, until the failure was taken by a wait and nothing is under way.
+ * Steps run in the order in which they were started. After one has failed the others do not run,
+ * until a wait has taken the failure and nothing is under way.
  */
 #ifndef MX_DEVICE_CPU_COMM_THREAD_H
 #define MX_DEVICE_CPU_COMM_THREAD_H

@@ -1,8 +1,8 @@
 /* queue.h - the CPU as an asynchronous device, for tests.
  *
- * Everything asked of it is put into a queue, which another thread works through: a run returns
- * before it has begun, as on a GPU. What a program forgets to wait for, it then reads too early.
- * Only `read` and the readback's `wait` do. There is one queue in a process.
+ * Every call is put into a queue, which another thread works through: a run returns before it has
+ * begun, as on a GPU. What a program forgets to wait for, it then reads too early. Only `read` and
+ * the readback's `wait` do. There is one queue in a process.
  */
 #ifndef MX_DEVICE_CPU_QUEUE_H
 #define MX_DEVICE_CPU_QUEUE_H

@@ -13,7 +13,7 @@ enum { STUCK_SECONDS = 60 };
 enum { MAX_ROLLBACKS = 3 }; /* to one checkpoint, before a run gives up */
 
 /* Which checkpoints there are must not depend on the disk's speed (a run may go back to one), so a
- * save waits for the one before it. A disk that hangs is said. */
+ * save waits for the one before it. A disk that hangs is reported. */
 static void wait_for_writer(mx_run *r)
 {
     mx_ckpt_status s = mx_ckpt_poll(r->saving.ckpt);

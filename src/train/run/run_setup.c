@@ -60,7 +60,8 @@ static mx_status find_newest(mx_run *r, const char **path)
     return st;
 }
 
-/* Rank 0 looks; the others would see the same, unless somebody is at work in the folder. */
+/* Rank 0 looks for all: while another process changes the folder, ranks could see different
+ * things. */
 mx_status mx_run_newest(mx_run *r, const char **path)
 {
     *path = NULL;
@@ -278,8 +279,8 @@ static mx_status check_same_data(mx_run *r, mx_loader *l, const char *keys)
     return MX_OK;
 }
 
-/* Tokenizer and data, to the first batch: whatever is wrong with them is said before there are
- * weights. */
+/* Tokenizer and data, to the first batch: whatever is wrong with them is reported before weights
+ * are read. */
 static mx_status open_data(mx_run *r)
 {
     MX_TRY(mx_run_open_data(r, &r->data, r->request.batch.global_sequences, false));
@@ -382,7 +383,7 @@ static void read_rules(mx_run *r)
     };
 }
 
-/* Configurations of other programs are welcome, but nobody shall think that a key worked. */
+/* Configurations of other programs are accepted; keys of theirs without effect are named. */
 static void say_unused(mx_run *r)
 {
     mx_str names = {0};

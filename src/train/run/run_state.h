@@ -130,7 +130,7 @@ typedef struct {
     int local_failed;      /* how often the state could not be kept there */
 } mx_run_saving;
 
-/* The account of time and memory, and who calls for help. Owned by run_watch.c. */
+/* Goodput, memory and the watchdog. Owned by run_watch.c. */
 typedef struct {
     int log_fd; /* log.txt; 0: none */
     mx_watchdog *watchdog;

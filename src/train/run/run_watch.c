@@ -1,4 +1,4 @@
-/* run_watch.c - what watches a run while it works, and what is known about it at the end.
+/* run_watch.c - the watchdog, goodput and log of a run, and its report at the end.
  *
  *     log.txt       what was said, with times; reports of crashes and of steps that do not end
  *     goodput.json  where the time went, over all restarts (goodput.h)

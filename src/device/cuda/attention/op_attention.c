@@ -8,7 +8,7 @@
  *   flash      our own tensor-core kernels: bf16 and any mask
  *   plain      our own checking kernels: float32
  * A list of selected keys goes to our own as a row of bits for each query. Segments become tables
- * (flash_segments.cu) by which every kernel of ours passes by what lies in other documents.
+ * (flash_segments.cu) by which our kernels skip other documents.
  */
 #include "device/cuda/core/context.h"
 #include "device/cuda/attention/flash.h"

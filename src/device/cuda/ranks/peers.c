@@ -3,8 +3,8 @@
  * Every rank has a stream of its own and reads the others' buffers where they lie. A collective has
  * two meetings. Before the first a rank records an event behind what it has made; the group's own
  * all_gather, on the host, carries the address of its buffer and the event to the others, whose
- * streams wait for it. Behind its copies or sums a rank records another: before anybody goes on,
- * and perhaps writes over its buffer, his stream waits for all who read it. So the GPU never stands
+ * streams wait for it. Behind its copies or sums a rank records another: before a rank goes on, and
+ * perhaps writes over its buffer, its stream waits for all who read it. So the GPU never stands
  * still for the host, and a wait is only ever for work that was issued before it: there is no order
  * of streams in which that locks up.
  */
