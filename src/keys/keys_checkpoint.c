@@ -10,8 +10,9 @@ const mx_key mx_keys_checkpoint[] = {
      "init_from pretrained_model_name_or_path model_name_or_path", PATH, "train data plan bench",
      "load_parameters_path=model"},
     {"load_full_state_path", TEXT, CHECKPOINT, "", 0,
-     "checkpoint whose weights, optimizer and step the run starts from; other keys say what the model "
-     "is", "resume_from_checkpoint", PATH, MX_BY_TRAIN, "load_full_state_path=runs/first/checkpoints/2",
+     "checkpoint whose weights, optimizer and step the run starts from; other keys say what the "
+     "model is", "resume_from_checkpoint", PATH, MX_BY_TRAIN,
+     "load_full_state_path=runs/first/checkpoints/2",
      .seen_by = "tests/cli/local_checkpoint.sh"},
     {"enable_checkpointing", BOOL, CHECKPOINT, "true", 0, "save and restore at all", 0, 0,
      MX_BY_TRAIN, "enable_checkpointing=false checkpoint_period=1"},
