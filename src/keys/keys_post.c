@@ -58,6 +58,10 @@ const mx_key mx_keys_post[] = {
      "train_on_inputs completion_only_loss assistant_only_loss", FIXED, "data sft distill",
      "sft_train_on_completion_only=true dataset_path=chat.jsonl",
      "tests/post/keys_test.c"},
+    {"truncation_mode", ENUM, POST, "", "|keep_start|keep_end",
+     "what stays of a record that is longer than max_target_length; empty: its start, of GKD's its "
+     "end", 0, FIXED, "sft dpo distill data", "truncation_mode=keep_end max_target_length=16",
+     "tests/post/keys_test.c"},
     {"loss_type", TEXT, POST, "", 0,
      "the loss of the objective: nll, dft; sigmoid, ipo, orpo ...; grpo, dapo ...; maxtext, gkd", 0,
      FIXED, "sft dpo grpo distill", "loss_type=dft", "tests/post/keys_test.c"},

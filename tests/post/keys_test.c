@@ -45,6 +45,8 @@ static const struct {
     {"sft", "bnb_4bit_use_double_quant=false", LORA " lora.lora_weight_qtype=nf4"},
     {"sft", "loss_on=all", "dataset_path=" POST "completion.jsonl steps=2"},
     {"sft", "sft_train_on_completion_only=true", "dataset_path=" POST "messages.jsonl steps=2"},
+    {"sft", "truncation_mode=keep_end",
+     "dataset_path=" POST "text.jsonl steps=2 max_target_length=6"},
     {"sft", "loss_type=dft", "dataset_path=" POST "text.jsonl steps=2"},
     {"dpo", "semantics=maxtext", DPO " label_smoothing=0.2"},
     {"dpo", "loss_weights=0.5", DPO " loss_type=sigmoid"},

@@ -249,7 +249,8 @@ static uint64_t shape_hash(const mx_loader *l)
                     l->o.datasets[k].weight);
     mx_str_addf(&s, "%d %lld %lld %lld %d", l->o.pack.kind, (long long)l->o.pack.seq_len,
                 (long long)l->o.pack.max_segments, (long long)l->o.pack.window_rows,
-                l->o.pack.truncate + 2 * l->o.pack.exact + 4 * l->o.pack.drop_untrained);
+                l->o.pack.truncate + 2 * l->o.pack.exact + 4 * l->o.pack.drop_untrained +
+                    8 * l->o.pack.keep_end);
     mx_str_addf(&s, " %d %d %d %d %d", e->add_bos, e->add_eos, mx_encoder_mode(e),
                 e->parse_special, e->tokenizer ? mx_tokenizer_vocab_size(e->tokenizer) : 0);
     if (e->images)

@@ -71,6 +71,11 @@ static void add_piece(mx_packer *p, int64_t at, int64_t n, bool more)
     p->pieces[p->n_pieces++] = (piece){.at = at, .n = n, .doc = p->n_docs - 1, .more = more};
 }
 
+static int64_t longest(const mx_packer *p)
+{
+    return p->o.exact ? p->o.seq_len : p->o.seq_len + 1;
+}
+
 /* Cuts the last document into pieces of at most S. concat cuts when rows are made. */
 static void cut(mx_packer *p, int64_t at, int64_t n)
 {
@@ -79,7 +84,7 @@ static void cut(mx_packer *p, int64_t at, int64_t n)
         add_piece(p, at, n, false);
         return;
     }
-    int64_t most = p->o.exact ? s : s + 1;
+    int64_t most = longest(p);
     if (n > most && p->o.truncate) {
         p->counts.truncated++;
         p->counts.truncated_tokens += n - most;
@@ -95,11 +100,19 @@ static void cut(mx_packer *p, int64_t at, int64_t n)
     add_piece(p, at, n, false);
 }
 
+/* What keep_end cuts from a document's start. */
+static int64_t cut_from_start(const mx_packer *p, int64_t n)
+{
+    bool cuts = p->o.keep_end && p->o.truncate && p->o.kind == MX_PACK_NONE && n > longest(p);
+    return cuts ? n - longest(p) : 0;
+}
+
 bool mx_packer_trains(const mx_packer *p, const uint8_t *trained, int64_t n)
 {
-    int64_t most = p->o.exact ? p->o.seq_len : p->o.seq_len + 1;
+    int64_t most = longest(p);
     if (p->o.drop_long && n > most)
         return false;
+    trained += cut_from_start(p, n);
     if (p->o.truncate && n > most)
         n = most;
     return n > 1 && memchr(trained + 1, true, (size_t)(n - 1)) != NULL;
@@ -108,6 +121,12 @@ bool mx_packer_trains(const mx_packer *p, const uint8_t *trained, int64_t n)
 void mx_packer_add(mx_packer *p, const int32_t *ids, const uint8_t *trained, int64_t n)
 {
     MX_ASSERT(!p->closed, "a document is added to a closed window");
+    int64_t before = cut_from_start(p, n);
+    p->counts.truncated += before > 0;
+    p->counts.truncated_tokens += before;
+    ids += before;
+    trained += before;
+    n -= before;
     if (p->o.drop_untrained && n) {
         bool trains = mx_packer_trains(p, trained, n);
         p->counts.training += trains;

@@ -45,6 +45,7 @@ typedef struct {
     int64_t window_rows;  /* 0: about a million tokens, 16 to 1024 rows */
     bool truncate;        /* not with concat */
     bool exact;           /* cut to S tokens, of which S - 1 are predicted (TRL's), not to S + 1 */
+    bool keep_end;        /* cut from the start; not where documents are packed */
     bool drop_long;       /* a pair with a side that is longer is left out, not cut */
     bool drop_untrained;  /* a document none of whose tokens would be trained is left out, unless
                              documents are packed (TRL's) */

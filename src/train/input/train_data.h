@@ -37,6 +37,7 @@ typedef struct {
     bool post;             /* records as post-training sees them: data/load/encode_whole.c */
     bool pairs;            /* chosen and rejected: two rows each, never packed */
     bool sides_apart;      /* as in mx_encoder */
+    bool keep_end;         /* as in mx_pack_options */
     bool drops_long;       /* as in mx_pack_options */
     bool takes_margins;    /* likewise */
     bool answers_last;     /* likewise */
