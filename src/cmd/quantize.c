@@ -100,6 +100,9 @@ static mx_status check(mx_invocation *inv, const mx_model_ref *m)
     const char *output = mx_config_text(inv->config, "output");
     const char *name = mx_config_text(inv->config, "quantization");
     bool inner = strcmp(name, "int4_asymmetric") == 0 || strcmp(name, "int8_w8a8") == 0;
+    if (!*name)
+        return mx_fail(MX_USAGE, "quantization is not set; weights are stored as quantization=fp8, "
+                       "fp8_blockwise, int8, int4 or nf4");
     if (!form_of(inv->config) || inner)
         return mx_fail(MX_USAGE, "%s: weights are stored as quantization=fp8, fp8_blockwise, int8, "
                        "int4 or nf4, not as `%s`", mx_config_where(inv->config, "quantization"),

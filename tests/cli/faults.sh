@@ -64,6 +64,9 @@ kill -TERM $pid; rc=0; wait $pid || rc=$?
 [ $rc = 75 ] || fail "SIGHUP stopped the run ($rc): $(cat "$d/out")"
 (train "$d/dev" 20) > /dev/full 2> /dev/full; [ "$(steps_of "$d/dev")" = 20 ] || fail "a full log device stopped the run"
 (train "$d/shut" 20) >&- 2>&-; [ "$(steps_of "$d/shut")" = 20 ] || fail "closed output stopped the run"
+# A closed standard input is not the first file that is opened.
+"$maxc" generate "$d/shut/r" max_new_tokens=2 num_threads=1 > "$d/out" 2>&1 <&-
+grep -q 'there is no prompt\|standard input' "$d/out" || fail "a closed standard input was read: $(cat "$d/out")"
 
 # Few descriptors, no home, a folder for temporary files that is not there, other locales.
 (ulimit -n 64; train "$d/few" 5) > "$d/out" 2>&1 || fail "64 descriptors: $(cat "$d/out")"

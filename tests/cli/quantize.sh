@@ -39,6 +39,7 @@ grep -q '"symmetric": false' "$tmp/zeros/config.json" || { echo "$0: zero points
 cp "$model/golden.safetensors" "$tmp/zeros/"
 "$maxc" verify "$tmp/zeros" tolerance=0.05 > "$tmp/out" 2>&1
 grep -q '^loss .* ok' "$tmp/out" || { echo "$0: zero points are read as something else"; cat "$tmp/out"; bad=1; }
+expect 2 'quantization is not set; weights are stored as quantization=fp8' q no
 expect 2 'symmetric=false goes with quantization=int4, not with int8' q no quantization=int8 symmetric=false
 # NF4 of what NF4 means is the same again, to the last bit
 model=$tmp/nf4
