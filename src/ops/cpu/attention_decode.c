@@ -25,6 +25,7 @@ enum { KEYS = MX_ATTN_DECODE_KEYS, MAX_GROUP = 8, MIX_KEYS = 4 };
 #define EXP(x) mx_vexpf_nonpositive(x)
 #define TANH(x) mx_vtanhf(x)
 #include "ops/cpu/softmax_rows.inc"
+#undef NAME
 
 bool mx_attn_decode_can(const mx_attn *a)
 {
@@ -153,12 +154,12 @@ MX_INLINE void mix_keys(float *o, const float *p, const void *v, int n, const mx
     default: call(8); break;                                                                       \
     }
 #define RUNS(suffix, is_bf16)                                                                      \
-    MX_CLONES static void score_##suffix(float *s, const float *q, const void *k, int n,           \
+    MX_CLONES static void score_##suffix(float *s, const void *q, const void *k, int n,            \
                                          const mx_attn *a)                                         \
     {                                                                                              \
         EACH_GROUP(SCORE_##suffix)                                                                 \
     }                                                                                              \
-    MX_CLONES static void mix_##suffix(float *o, const float *p, const void *v, int n,             \
+    MX_CLONES static void mix_##suffix(float *o, const void *p, const void *v, int n,              \
                                        const mx_attn *a)                                           \
     {                                                                                              \
         EACH_GROUP(MIX_##suffix)                                                                   \
@@ -170,11 +171,38 @@ MX_INLINE void mix_keys(float *o, const float *p, const void *v, int n, const mx
 RUNS(f32, false)
 RUNS(bf16, true)
 
-/* More query heads to a key head than there are sums in registers: some of one key head at a time,
- * as if they were all of them. */
-typedef void rows_fn(float *out, const float *in, const void *rows, int n, const mx_attn *a);
+/* --- by level --- */
 
-static void each_slice(rows_fn *run, float *out, int64_t out_step, const float *in, int64_t in_step,
+enum { TILE_KEYS = 4, ROWS_AHEAD = 8 };
+#define PLAIN_MAC(acc, x, y) ((acc) += (x) * (y))
+#define PAIRS_MAC(acc, x, y) ((acc) = MX_BF16_DOT(acc, (words)(x), (words)(y)))
+
+#define NAME(x) x##_f32_v4
+#define TARGET MX_TARGET_V4
+#define BF16 false
+#define PAIRS 0
+#define MAC PLAIN_MAC
+#include "ops/cpu/attention_wide.inc"
+
+#define NAME(x) x##_bf16_v4
+#define TARGET MX_TARGET_V4
+#define BF16 true
+#define PAIRS 0
+#define MAC PLAIN_MAC
+#include "ops/cpu/attention_wide.inc"
+
+#define NAME(x) x##_pairs
+#define TARGET MX_TARGET_BF16
+#define BF16 true
+#define PAIRS 1
+#define MAC PAIRS_MAC
+#include "ops/cpu/attention_wide.inc"
+
+/* More query heads to a key head than there are sums in registers: some of one key head at a time,
+ * as if they were all of them. Steps are from head to head, those of `in` in bytes. */
+typedef void rows_fn(float *out, const void *in, const void *rows, int n, const mx_attn *a);
+
+static void each_slice(rows_fn *run, float *out, int64_t out_step, const void *in, int64_t in_step,
                        const void *rows, int64_t dim, int n, const mx_attn *a)
 {
     int64_t group = a->q_heads / a->k_heads, bytes = MX_NUM_BYTES(a->type);
@@ -185,27 +213,36 @@ static void each_slice(rows_fn *run, float *out, int64_t out_step, const float *
     for (int64_t h = 0; h < a->q_heads; h += some.q_heads) {
         int64_t left = group - h % group;
         some.q_heads = left < MAX_GROUP ? left : MAX_GROUP;
-        run(out + h * out_step, in + h * in_step, (const char *)rows + h / group * dim * bytes, n,
-            &some);
+        run(out + h * out_step, (const char *)in + h * in_step,
+            (const char *)rows + h / group * dim * bytes, n, &some);
     }
 }
 
-void mx_attn_score(float *s, const float *q, const void *k, int n, const mx_attn *a)
+void mx_attn_score(float *s, const mx_attn_queries *q, const void *k, int n, const mx_attn *a)
 {
-    rows_fn *run = a->type == MX_NUM_BF16 ? score_bf16 : score_f32;
+    const mx_simd level = mx_simd_level();
+    const bool bf16 = a->type == MX_NUM_BF16, pairs = bf16 && q->halves && level >= MX_SIMD_BF16;
+    rows_fn *run = level >= MX_SIMD_V4 ? (bf16 ? score_bf16_v4 : score_f32_v4)
+                                       : (bf16 ? score_bf16 : score_f32);
+    const void *in = pairs ? q->halves : (const void *)q->floats;
+    run = pairs ? score_pairs : run;
     if (a->q_heads <= MAX_GROUP * a->k_heads)
-        run(s, q, k, n, a);
+        run(s, in, k, n, a);
     else
-        each_slice(run, s, KEYS, q, a->qk_dim, k, a->qk_dim, n, a);
+        each_slice(run, s, KEYS, in, a->qk_dim * (pairs ? 2 : 4), k, a->qk_dim, n, a);
 }
 
 void mx_attn_mix(float *o, const float *p, const void *v, int n, const mx_attn *a)
 {
-    rows_fn *run = a->type == MX_NUM_BF16 ? mix_bf16 : mix_f32;
+    const mx_simd level = mx_simd_level();
+    const bool bf16 = a->type == MX_NUM_BF16;
+    rows_fn *run = level >= MX_SIMD_V4 ? (bf16 ? mix_bf16_v4 : mix_f32_v4)
+                                       : (bf16 ? mix_bf16 : mix_f32);
+    run = bf16 && level >= MX_SIMD_BF16 ? mix_pairs : run;
     if (a->q_heads <= MAX_GROUP * a->k_heads)
         run(o, p, v, n, a);
     else
-        each_slice(run, o, a->v_dim, p, KEYS, v, a->v_dim, n, a);
+        each_slice(run, o, a->v_dim, p, KEYS * sizeof *p, v, a->v_dim, n, a);
 }
 
 /* One run of keys; false: the query sees none of them. */
@@ -233,7 +270,11 @@ static bool run_keys(const mx_attn *a, const mx_attn_forward_args *p, int64_t b,
         q[i] = element(p->q, b * a->q_heads * a->qk_dim + i, bf16);
     int64_t at = (b * (a->k_alloc > 0 ? a->k_alloc : a->k_len) + k0) * a->k_heads *
                  (bf16 ? 2 : 4);
-    mx_attn_score(s, q, (const char *)p->k + at * a->qk_dim, nk, a);
+    mx_attn_queries of = {q, bf16 ? (const uint16_t *)p->q + b * a->q_heads * a->qk_dim : NULL};
+    mx_attn own = *a;
+    own.values = (const char *)p->v + at * a->v_dim;
+    own.value_bytes = a->k_heads * a->v_dim * (bf16 ? 2 : 4);
+    mx_attn_score(s, &of, (const char *)p->k + at * a->qk_dim, nk, &own);
     for (int64_t r = 0; r < a->q_heads; r++) {
         float *sr = s + r * KEYS;
         if (a->mask.softcap > 0)

@@ -11,9 +11,13 @@ void mx_attn_decode(const mx_attn *a, const mx_attn_forward_args *p, void *work)
 
 /* What it is made of, for keys that lie elsewhere (attention_paged.c). Scores of n key rows, as
  * they lie in the cache, with all query heads: s[head * MX_ATTN_DECODE_KEYS + key]; and
- * o (heads, v_dim) += those weights times the value rows. q is float32. */
+ * o (heads, v_dim) += those weights times the value rows. */
 enum { MX_ATTN_DECODE_KEYS = 128 };
-void mx_attn_score(float *s, const float *q, const void *k, int n, const mx_attn *a);
+typedef struct {
+    const float *floats;
+    const uint16_t *halves; /* the same in bf16, where that is what they are; NULL: it is not */
+} mx_attn_queries;
+void mx_attn_score(float *s, const mx_attn_queries *q, const void *k, int n, const mx_attn *a);
 void mx_attn_mix(float *o, const float *p, const void *v, int n, const mx_attn *a);
 
 #endif

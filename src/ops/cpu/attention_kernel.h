@@ -47,6 +47,8 @@ typedef struct {
     int64_t batch, q_len, k_len, q_heads, k_heads, qk_dim, v_dim;
     int64_t k_alloc; /* rows of k and v per batch entry; 0: k_len (a cache may be longer) */
     int64_t k_row, v_row; /* decoding: elements from one row to the next; 0: all heads' */
+    const void *values; /* decoding: those of the keys whose scores are wanted, to be fetched; or */
+    int64_t value_bytes; /* NULL; and the bytes of one key's */
     mx_num type;
     bool one_path; /* a query's bits do not depend on how many there are, as in gemm.h */
     mx_attn_mask mask;

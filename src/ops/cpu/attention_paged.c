@@ -148,15 +148,18 @@ static void run_keys(const mx_paged *g, const mx_paged_args *p, int64_t n, const
     const int64_t H = a->q_heads, nk = to - from;
     const int64_t v_dim = a->v_row ? a->qk_dim : a->v_dim; /* of a row */
     own.type = g->coded ? MX_NUM_F32 : own.type;
+    own.value_bytes = a->k_heads * v_dim * (bf16 ? 2 : 4);
     float *q = work, *room = work + H * (a->qk_dim + KEYS);
     float *s = work + H * a->qk_dim, *m = part + H * a->v_dim, *l = m + H;
     for (int64_t i = 0; i < H * a->qk_dim; i++)
         q[i] = float_of(p->q, n * H * a->qk_dim + i, bf16);
+    mx_attn_queries of = {q, bf16 ? (const uint16_t *)p->q + n * H * a->qk_dim : NULL};
     for (int64_t at = from, len; at < to; at += len) {
         len = piece(g, at, to);
         int64_t slot = slot_of(g, r, at);
+        own.values = g->coded || p->v == p->k ? NULL : (const char *)p->v + slot * own.value_bytes;
         if (slot >= 0)
-            mx_attn_score(s + at - from, q,
+            mx_attn_score(s + at - from, &of,
                           rows_at(g, p->k, p->k_scale, slot, len, a->qk_dim, room), (int)len, a);
         for (int64_t h = 0; h < H && slot < 0; h++)
             for (int64_t j = 0; j < len; j++)
