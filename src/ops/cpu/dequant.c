@@ -200,8 +200,8 @@ MX_INLINE MX_TARGET_BYTES void take(mx_v64u8 *v, const uint8_t *codes, int64_t r
 {
 #pragma GCC unroll 2
     for (int r = 0; r < rows; r++) {
-        if (m == 1)
-            __builtin_prefetch(codes + r * row_bytes + AHEAD);
+        if (m == 1) /* into L2: few lines can be on their way to L1 */
+            __builtin_prefetch(codes + r * row_bytes + AHEAD, 0, 2);
         if (left >= VECTOR)
             v[r] = *(const mx_v64u8_any *)(codes + r * row_bytes);
         else
@@ -436,20 +436,21 @@ MX_INLINE MX_TARGET_BYTES void put(const operand *o, const panel *p, int64_t row
             put(o, p, j, n, M, sum);                                                               \
         }                                                                                          \
     }
-#define PANELS(kind, CODE)                                                                         \
-    PANEL(kind##_1, 1, 2, CODE)                                                                    \
+#define PANELS(kind, ROWS, CODE)                                                                   \
+    PANEL(kind##_1, 1, ROWS, CODE)                                                                 \
     PANEL(kind##_4, ROWS_X, 2, CODE)
 #define INT8(m, rows, row, sum) int8_rows(o, row, m, rows, sum)
 #define FP8(m, rows, row, sum) fp8_rows(o, t, row, m, rows, sum)
 #define INT4_1(m, rows, row, sum) int4_rows(o, row, m, rows, 1, sum)
 #define INT4_2(m, rows, row, sum) int4_rows(o, row, m, rows, 2, sum)
 #define INT4_4(m, rows, row, sum) int4_rows(o, row, m, rows, 4, sum)
-PANELS(int8_panel, INT8)
-PANELS(fp8_panel, FP8)
+/* One row after the other, as memory is read fastest, unless arithmetic takes longer. */
+PANELS(int8_panel, 1, INT8)
+PANELS(fp8_panel, 2, FP8)
 PANEL(fp8_panel_8, 8, 1, FP8)
-PANELS(int4_whole, INT4_1)
-PANELS(int4_halves, INT4_2)
-PANELS(int4_quarters, INT4_4)
+PANELS(int4_whole, 2, INT4_1)
+PANELS(int4_halves, 2, INT4_2)
+PANELS(int4_quarters, 2, INT4_4)
 
 typedef void panel_fn(const operand *o, const fp8_tables *t, const panel *p);
 
