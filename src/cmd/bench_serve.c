@@ -1,8 +1,9 @@
 /* bench_serve.c - maxc bench serve: the engine under load.
  *
  *     maxc bench serve model_name=smollm2-135m concurrency=32 input_tokens=128 output_tokens=128
- * Weights and prompts are random: neither changes what a step costs. `requests` of them come all at
- * once, `concurrency` at a time, or with request_rate=R at random (Poisson), R a second on average.
+ * Prompts are random, and so are weights, unless load_parameters_path=DIR says where they are, as
+ * quantization= needs: neither changes what a step costs. `requests` of them come all at once,
+ * `concurrency` at a time, or with request_rate=R at random (Poisson), R a second on average.
  * lengths=sharegpt draws lengths from log-normal distributions around the given ones, as those of
  * conversations are spread. HTTP is not part of it.
  */
@@ -10,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/rng.h"
+#include "exec/quant_config.h"
 #include "exec/step_config.h"
 #include "infer/engine_mesh.h"
 #include <math.h>
@@ -163,6 +165,7 @@ static mx_status run_engine(load *l, const mx_invocation *inv, const mx_model_re
                             .memory_share = mx_config_float(c, "gpu_memory_utilization"),
                             .no_prefix_cache = true};
     MX_TRY(mx_compute_dtype(c, NULL, &eo.compute));
+    MX_TRY(mx_weight_quant_configure(&eo.quant, c, ref->dir.config));
     return mx_engine_run(&(mx_engine_use){c, &eo, "`maxc bench serve`", measure, l});
 }
 
@@ -184,7 +187,9 @@ static mx_status run(mx_invocation *inv)
     l.first = MX_NEW_N(&a, double, l.n);
     for (int64_t i = 0; i < l.n && l.rate > 0; i++)
         l.arrives[i] = at += -log(1 - uniform(i, 6)) / l.rate;
-    mx_status st = mx_model_ref_open(&ref, mx_config_text(c, "model_name"), inv->home, c);
+    const char *dir = mx_config_text(c, "load_parameters_path");
+    mx_status st = mx_model_ref_open(&ref, *dir ? dir : mx_config_text(c, "model_name"), inv->home,
+                                     c);
     if (!st)
         st = run_engine(&l, inv, &ref);
     mx_model_ref_close(&ref);

@@ -363,4 +363,7 @@ stop
 # --- the engine under load ---
 expect 0 'output tokens per second' $maxc bench serve model_name=llama-15m requests=6 concurrency=3 input_tokens=20 output_tokens=5 num_threads=1
 expect 0 'time between tokens, 99 of 100' $maxc bench serve model_name=llama-15m requests=4 input_tokens=6 output_tokens=5 lengths=sharegpt request_rate=1000 num_threads=1
+# Weights are those of a directory where one is given, and quantization= is heard.
+expect 0 'output tokens per second' $maxc bench serve load_parameters_path=tests/fixtures/models/llama3 quantization=int8 requests=2 input_tokens=6 output_tokens=3 num_threads=1
+expect 2 'quantization= is for weights that are read' $maxc bench serve model_name=llama-15m quantization=int8 requests=2 input_tokens=6 output_tokens=3 num_threads=1
 [ "$bad" = 0 ]
