@@ -18,7 +18,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { USUAL_ANSWER = 256, MOST_CHOICES = 64 };
+enum { USUAL_ANSWER = 256, USUAL_LENGTH = 2048, MOST_CHOICES = 64 };
 
 /* Of figures that are means over examples. */
 typedef struct {
@@ -369,8 +369,8 @@ static mx_status run(mx_invocation *inv)
                             .compute = s.m.compute,
                             .stop_ids = s.m.stop_ids,
                             .n_stop_ids = s.m.n_stop_ids};
-    int64_t most = s.m.ref.spec.summary.max_positions;
-    eo.max_length = most > 0 && most < 2048 ? most : 2048;
+    int64_t most = s.m.ref.spec.summary.max_positions, asked = mx_config_int(c, "max_model_len");
+    eo.max_length = asked ? asked : most > 0 && most < USUAL_LENGTH ? most : USUAL_LENGTH;
     if (!st)
         st = mx_engine_run(&(mx_engine_use){c, &eo, "eval", measure, &s});
     if (!st)

@@ -80,7 +80,8 @@ const mx_key mx_keys_decode[] = {
     {"max_concurrent_requests", INT, SERVE, "256", "1..", "requests that wait or run", 0, 0,
      "serve", "max_concurrent_requests=8", SEEN},
     {"max_model_len", INT, SERVE, "0", "0..",
-     "tokens of prompt and answer; 0: the model's, at most 32,768", "context_length", 0, "serve",
+     "tokens of prompt and answer; 0: the model's, at most 32,768 (eval: 2,048)", "context_length",
+     0, "serve eval",
      "max_model_len=4096", SEEN},
     {"cache_tokens", INT, SERVE, "0", "0..",
      "tokens that the cache has room for; 0: every answer at its longest, or what the memory "

@@ -28,6 +28,10 @@ expect 0 '^word_perplexity ' e "$tmp/text"
 bits=$(e "$tmp/text" | sed -n 's/^bits_per_byte *\([0-9.]*\).*/\1/p')
 words=$(e "$tmp/text" | sed -n 's/^word_perplexity *\([0-9.]*\).*/\1/p')
 awk "BEGIN { d = log($words) * 3 / log(2) / 8 - $bits; exit !(d < 0.01 && d > -0.01) }" || { echo "eval.sh: $bits bits, $words"; bad=1; }
+# windows as long as the text change nothing, shorter ones do
+[ "$(e "$tmp/text" max_model_len=9)" = "$(e "$tmp/text")" ] || { echo "eval.sh: a window of the whole text"; bad=1; }
+[ "$(e "$tmp/text" max_model_len=4)" != "$(e "$tmp/text")" ] || { echo "eval.sh: max_model_len has no effect"; bad=1; }
+expect 2 'the model was made for' e "$tmp/text" max_model_len=100000
 for bad_line in '{' '{}' '{"context":"a","choices":["b"],"gold":0}' '{"context":"a","choices":["b","c"],"gold":2}' \
     '{"context":"a","choices":["b",""],"gold":0}' '{"context":"a","until":[1],"target":"b"}'; do
     echo "$bad_line" > "$tmp/bad"
