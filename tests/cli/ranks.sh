@@ -193,6 +193,21 @@ done
 finish
 [ "$rcs" = " 75 75" ] && grep -q 'stopped while waiting for the other ranks' "$d/out" || fail "stopped early:$rcs: $(cat "$d/out" "$d/out2")"
 
+# A folder of the same name with other weights.
+for r in 0 1; do mkdir "$d/own$r"; cp -r tests/fixtures/models/llama3 "$d/own$r/model"; done
+f=$d/own1/model/model.safetensors
+printf 'abcd' | dd of="$f" bs=1 seek=$((8 + $(od -An -tu8 -N8 "$f"))) conv=notrunc 2> /dev/null
+port=$((port + 1)) pids=
+for r in 0 1; do
+    (cd "$d/own$r" && RANK=$r WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port exec "$maxc" train mesh=data=2 run_name=r \
+        load_parameters_path=model dataset_type=synthetic steps=1 max_target_length=32 per_device_batch_size=1 num_threads=1 \
+        sharding_tolerance=1 base_output_directory="$d/own") > "$d/own.$r.log" 2>&1 &
+    pids="$pids $!"
+done
+finish
+[ "$rcs" = " 2 2" ] && grep -q 'rank 1 has other weights in model than rank 0' "$d/own.0.log" && [ ! -d "$d/own/r/checkpoints" ] ||
+    fail "other weights:$rcs: $(cat "$d/own.0.log")"
+
 # What docs/runs.md shows.
 awk '/^## Several ranks/ { here = 1 } here && /^```$/ { exit } on; here && /^```sh$/ { on = 1 }' docs/runs.md |
     sed "s/29500/$((port + 3))/" > "$d/shown"

@@ -69,13 +69,55 @@ mx_status mx_run_newest(mx_run *r, const char **path)
     return mx_comm_share_path(r->ranks.comm, &r->arena, path);
 }
 
+/* The tensors' names and shapes, and the first numbers of some of them. */
+static mx_status sample_weights(const mx_hf_dir *dir, uint64_t *hash)
+{
+    enum { SAMPLED = 64, NUMBERS = 64, WIDEST = 16 };
+    char first[NUMBERS * WIDEST];
+    int64_t every = dir->n_tensors / SAMPLED + 1;
+    mx_status st = MX_OK;
+    mx_digest_state *d = mx_digest_start();
+    for (int64_t i = 0; i < dir->n_tensors && !st; i++) {
+        const mx_st_tensor *t = dir->tensors[i];
+        int64_t n = i % every ? 0 : t->n < NUMBERS ? t->n : NUMBERS;
+        memset(first, 0, sizeof first);
+        st = n ? mx_st_read(t, 0, n, t->dtype, first, NULL) : MX_OK;
+        mx_digest_add(d, t->name, strlen(t->name));
+        mx_digest_add(d, t->dim, sizeof *t->dim * (size_t)t->ndim);
+        mx_digest_add(d, first, sizeof first);
+    }
+    *hash = mx_digest_end(d).lo;
+    return st;
+}
+
+/* Ranks may read folders of their own machines. */
+static mx_status check_same_weights(mx_run *r, const mx_hf_dir *dir)
+{
+    uint64_t mine, *all = MX_NEW_N(&r->arena, uint64_t, r->ranks.comm->size);
+    if (r->ranks.comm->size == 1 || (r->mesh_rank && r->mesh_rank->world))
+        return MX_OK;
+    MX_TRY(sample_weights(dir, &mine));
+    MX_TRY(mx_comm_gather(r->ranks.comm, &mine, sizeof mine, all));
+    for (int k = 1; k < r->ranks.comm->size; k++)
+        if (all[k] != all[0])
+            return mx_fail(MX_USAGE, "rank %d has other weights in %s than rank 0; give all ranks "
+                           "the same folder (load_parameters_path)", k, dir->path);
+    return MX_OK;
+}
+
+static mx_status read_weights(mx_run *r, mx_hf_dir *dir, mx_str *notes)
+{
+    MX_TRY(check_same_weights(r, dir));
+    return mx_weights_load(r->session, &r->model, dir, (mx_load_options){.notes = notes});
+}
+
 static mx_status load_parameters(mx_run *r, const char *path)
 {
     mx_hf_dir dir = {0};
     MX_TRY(mx_hf_dir_open(&dir, path, MX_HF_ALL));
     mx_str notes = {0};
     double began = mx_clock_now();
-    mx_status st = mx_weights_load(r->session, &r->model, &dir, (mx_load_options){.notes = &notes});
+    mx_status st = read_weights(r, &dir, &notes);
     r->watch.read_seconds = mx_clock_now() - began;
     r->watch.read_bytes = (double)dir.total_bytes;
     if (notes.len)
