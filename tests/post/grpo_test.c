@@ -96,7 +96,8 @@ static char *judged_by(const char *folder, const char *more, char *buf, size_t c
     return buf;
 }
 
-/* Groups of equal rewards, and answers that nothing could judge, are counted and teach nothing. */
+/* Groups of equal rewards are counted and teach nothing; answers that nothing could judge teach
+ * nothing either, and do not count as equal, as in TRL (grpo_unjudged of trl.json). */
 MX_TEST(grpo_equal_and_absent_rewards_teach_nothing)
 {
     static const struct {
@@ -104,7 +105,7 @@ MX_TEST(grpo_equal_and_absent_rewards_teach_nothing)
         double reward, equal;
     } rows[] = {
         {"#!/bin/sh\nwhile read -r l; do echo 0.25; done\n", 0.25, 1},
-        {"#!/bin/sh\nwhile read -r l; do echo null; done\n", NAN, 1},
+        {"#!/bin/sh\nwhile read -r l; do echo null; done\n", NAN, 0},
     };
     char folder[300], settings[900], name[16];
     post_folder(folder, sizeof folder);

@@ -171,7 +171,7 @@ mx_status mx_train_data_open(mx_train_data *d, const mx_train_data_request *requ
                            .sample_seconds = r.look ? LOOK_SECONDS : 0};
     o.pack.exact = o.pack.drop_untrained = r.post;
     o.epoch_batches = r.post && strcmp(mx_config_text(c, "semantics"), "trl") == 0;
-    if (r.keep_end && (r.no_loader || r.drops_long || (o.pack.kind != MX_PACK_NONE && !r.pairs)))
+    if (r.keep_end && (r.drops_long || (o.pack.kind != MX_PACK_NONE && !r.pairs)))
         return mx_fail(MX_USAGE, "%s: cut from the start are rows of one record each, of sft, dpo "
                        "and orpo, and distill; set packing=false, or leave it out",
                        mx_config_where(c, "truncation_mode"));

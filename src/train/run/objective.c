@@ -68,6 +68,14 @@ void mx_objective_apply(const mx_objective *o, const void *settings, const mx_co
     s->settings = settings;
 }
 
+/* Whether a record that is too long loses its start. */
+static bool keeps_end(const mx_config *c, bool answers_last)
+{
+    const char *cut = mx_config_text(c, "truncation_mode");
+    return strcmp(cut, "keep_end") == 0 ||
+           (!*cut && answers_last && !mx_config_bool(c, "packing"));
+}
+
 void mx_objective_request(const mx_objective *o, const mx_config *c, mx_train_data_request *r)
 {
     r->post = o != NULL;
@@ -77,8 +85,6 @@ void mx_objective_request(const mx_objective *o, const mx_config *c, mx_train_da
     r->drops_long = o && o->drops_long;
     r->takes_margins = o && o->takes_margins;
     r->answers_last = o && o->answers_last && o->answers_last(c);
-    const char *cut = mx_config_text(c, "truncation_mode");
-    r->keep_end = o && (strcmp(cut, "keep_end") == 0 ||
-                        (!*cut && r->answers_last && !mx_config_bool(c, "packing")));
+    r->keep_end = o && !r->no_loader && keeps_end(c, r->answers_last);
     r->loss_on = !o ? MX_LOSS_ALL : r->pairs ? MX_LOSS_COMPLETION : loss_on(c);
 }
