@@ -45,7 +45,7 @@ int64_t mx_alloc_count(void);
 #ifdef MX_TEST_BUILD
 /* The n-th request of the system from now on fails (0: none), and all after it with `for_ever`. */
 void mx_alloc_fail_at(int64_t n, bool for_ever);
-int64_t mx_alloc_failed(void); /* so many have since */
+int64_t mx_alloc_failed(void); /* how many have failed since */
 #endif
 
 /* Growing array: MX_GROW(v, n, cap) makes room for one more element. */

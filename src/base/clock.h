@@ -23,7 +23,7 @@ static inline double mx_clock_wall(void)
     return mx_clock_of(CLOCK_REALTIME);
 }
 
-/* When so many seconds will have passed, for waits with CLOCK_MONOTONIC. */
+/* That many seconds from now, for waits with CLOCK_MONOTONIC. */
 static inline struct timespec mx_clock_after(double seconds)
 {
     struct timespec t;

@@ -74,7 +74,7 @@ bool mx_config_has(const mx_config *cfg, const char *name);
 bool mx_config_is_set(const mx_config *cfg, const char *name);
 /* Whether the user did: a file of theirs, the environment, an argument; not the model's file. */
 bool mx_config_is_users(const mx_config *cfg, const char *name);
-/* Whether the value is the table's default, whoever said so: a resolved file says everything. */
+/* Whether the value is the table's default, whatever set it: a resolved file sets every key. */
 bool mx_config_is_default(const mx_config *cfg, const char *name);
 /* Whether it was said for this command: the environment, an argument. */
 bool mx_config_is_argument(const mx_config *cfg, const char *name);
@@ -87,10 +87,11 @@ const char *mx_config_where(const mx_config *cfg, const char *name);
 void mx_config_print(const mx_config *cfg, const char *name, mx_str *out);
 /* Every key that may be given, as YAML that mx_config_load reads back to the same values. */
 void mx_config_write(const mx_config *cfg, mx_str *out);
-/* What the user should know of keys that have no meaning here, a line each; "" when nothing. */
+/* What the user should know about keys that have no meaning here, a line each; "" when nothing. */
 const char *mx_config_notes(const mx_config *cfg);
 /* Whether a verb that is called `user` (NULL: any) and takes the command line of `like` (NULL:
- * none) takes this key of the schema. What is planned or foreign is taken, to say so. */
+ * none) takes this key of the schema. Planned and foreign keys are taken, so that the user hears
+ * about them. */
 bool mx_key_is_taken(const mx_key *key, const char *user, const char *like);
 /* Gives a key that nothing set the value that follows from something else (a tokenizer, a family),
  * so that the resolved file tells the truth; `where` says from what. Asserts that the text is a
@@ -98,17 +99,17 @@ bool mx_key_is_taken(const mx_key *key, const char *user, const char *like);
 void mx_config_derive(const mx_config *cfg, const char *name, const char *text, const char *where);
 /* The same for a key whose value was to be decided later (mesh=auto), or depends on such a one. */
 void mx_config_decide(const mx_config *cfg, const char *name, const char *text, const char *where);
-/* The names of keys with all of these flags that hold another value than their default and that
- * nobody has asked for so far, in the arena; gives their number. */
+/* The names of keys with all of these flags that have another value than their default and have not
+ * been read so far, in the arena; gives their number. */
 int mx_config_unasked(const mx_config *cfg, unsigned flags, mx_arena *a, const char ***names);
-/* As if nobody had asked for keys so far, except for those with one of these flags. */
+/* Forgets which keys have been read so far, except for those with one of these flags. */
 void mx_config_forget(const mx_config *cfg, unsigned except);
-/* The names of keys with none of these flags that somebody has asked for so far, in the arena;
- * gives their number. */
+/* The names of keys with none of these flags that have been read so far, in the arena; gives their
+ * number. */
 int mx_config_asked(const mx_config *cfg, unsigned without, mx_arena *a, const char ***names);
-/* Keys that the user's files, environment or arguments set and nobody has asked for so far, as a
- * list; gives their number. For what a program accepts and does not act on. `counts` chooses among
- * the keys; NULL: all. */
+/* Keys that the user's files, environment or arguments set and that have not been read so far, as a
+ * list; gives their number. For keys that a program accepts and does not act on. `counts` chooses
+ * among the keys; NULL: all. */
 typedef bool mx_key_filter(const void *ctx, const mx_key *key);
 int mx_config_unused(const mx_config *cfg, mx_key_filter *counts, const void *ctx, mx_str *names);
 /* One line per key that the new one's user reads and that differs, "key: old -> new"; lines of keys

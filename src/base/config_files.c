@@ -5,9 +5,9 @@
  * files, and that by MAX_FILES.
  *
  * A file called base.yml stands below the model's file, as MaxText's does: given as the user's file
- * it must not undo what model_name says. The program's own is read anyway; where a command line
- * names one that is not there, the program's own is meant. A file with the sizes of a model of its
- * own is refused where another source names another model.
+ * it must not undo what model_name says. The program's own base.yml is read anyway, and stands in
+ * for one that a command line names and that does not exist. A file that gives a model's sizes is
+ * refused where another source names another model.
  */
 #include "base/config_entry.h"
 

@@ -176,7 +176,7 @@ static void add_arguments(mx_settings *s)
     }
 }
 
-/* What the verb takes for a key that nobody sets. */
+/* What the verb takes for a key that is not set. */
 static void add_defaults(mx_settings *s)
 {
     mx_arena *a = &s->cfg->arena;
@@ -281,7 +281,9 @@ static bool read_setting(mx_settings *s, const mx_setting *t, mx_value *v)
     ok = ok && mx_value_is_local(t->key, v, &why);
     bool from_file = strcmp(t->key->name, "base_config") != 0 || t->layer <= MX_LAYER_FILE;
     if (ok && !from_file) {
-        mx_str_add(&why, "base_config stands in a file; give the file itself, FILE.yml");
+        mx_str_add(
+            &why,
+            "base_config belongs in a configuration file; here give that file itself, FILE.yml");
         ok = false;
     }
     if (!ok)

@@ -203,13 +203,13 @@ mx_status mx_io_write_file(const mx_io *io, const char *path, const void *data, 
     }
     MX_TRY_OUT(st, mx_io_write_all(io, fd, data, n, tmp.text));
     if (io->fsync(io->ctx, fd)) {
-        st = mx_fail_errno(MX_DEVICE, "%s: fsync failed, the data must be taken as lost", tmp.text);
+        st = mx_fail_errno(MX_DEVICE, "%s: fsync failed; the data may be lost", tmp.text);
         goto out;
     }
     int bad = io->close(io->ctx, fd);
     fd = -1;
     if (bad) {
-        st = mx_fail_errno(MX_DEVICE, "%s: close failed, the data must be taken as lost", tmp.text);
+        st = mx_fail_errno(MX_DEVICE, "%s: close failed; the data may be lost", tmp.text);
         goto out;
     }
     if (io->rename(io->ctx, tmp.text, path))

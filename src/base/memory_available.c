@@ -26,7 +26,7 @@ static void lower(mx_memory_available *room, int64_t bytes, const char *why)
         *room = (mx_memory_available){bytes, why};
 }
 
-/* The number behind `name` at the beginning of a line ("" for the first line); -1: none. */
+/* The number after `name` at the beginning of a line ("" for the first line); -1: none. */
 static int64_t number_in(const char *path, const char *name)
 {
     char line[512];

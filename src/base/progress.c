@@ -232,7 +232,7 @@ static void put_plain(mx_progress *p)
     mx_progress_plain(&p->last, &p->busy);
     put_log(p, mx_str_text(&p->busy));
     p->last_said = mx_clock_now();
-    p->told = p->last.step;
+    p->plain_step = p->last.step;
     if (!p->live)
         put_line(p, mx_str_text(&p->busy));
 }
@@ -283,7 +283,7 @@ void mx_progress_end(mx_progress *p)
 {
     pthread_mutex_lock(&p->lock);
     bool shown = p->n_loss && p->o.mode != MX_PROGRESS_OFF;
-    if (shown && p->told != p->last.step)
+    if (shown && p->plain_step != p->last.step)
         put_plain(p);
     if (shown && p->live)
         draw_last(p);

@@ -50,7 +50,7 @@ typedef struct {
     mx_str line, frame, entry, busy;
     mx_progress_state last; /* as updated last, */
     char last_checkpoint[96];
-    int64_t told;    /* and the step of the last plain line */
+    int64_t plain_step; /* and the step of the last plain line */
     char phase[160]; /* what is being done; "": steps */
     int64_t step;    /* the last that ended */
     double since;    /* when it did, or the phase began */
@@ -78,7 +78,8 @@ void mx_progress_fini(mx_progress *p);
 /* The pieces, for tests and for other displays. */
 void mx_progress_line(const mx_progress *p, const mx_progress_state *s, int width, mx_str *out);
 void mx_progress_plain(const mx_progress_state *s, mx_str *out);
-void mx_progress_cut(mx_str *s, size_t from, int width); /* to so many columns, at a character */
+void mx_progress_cut(mx_str *s, size_t from, int width); /* to this many columns, between
+                                                          * characters */
 /* "12m40s", "3h05m", "2d4h", "40s" into the caller's buffer, which is returned. */
 const char *mx_format_duration(char *buf, size_t cap, double seconds);
 /* Columns a text takes on a terminal (UTF-8; wide characters are not used here). */

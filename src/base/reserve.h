@@ -5,12 +5,12 @@
  * array that grows) are asked for in hundreds of places that could do nothing sensible about a
  * failure; they never see one. When the system refuses, they get memory from a reserve that was
  * there from the start, and the thread remembers that it is on the reserve: mx_memory_check, which
- * mx_alloc and the main loops call, then says so as a status, and the work unwinds by the paths
- * that every error takes: buffers freed, files closed, lock released, other ranks told. What the
- * reserve gave is as good as any memory, so work that ends before it comes to such a place has
- * simply succeeded.
+ * mx_alloc and the main loops call, then says so as a status, and the work unwinds the way it does
+ * on any error: buffers freed, files closed, lock released, other ranks informed. What the reserve
+ * gave is as good as any memory, so work that ends before it comes to such a place has simply
+ * succeeded.
  *
- * Only when the reserve is used up, too, is there no way on: the process says so and ends with
+ * Only when the reserve is used up as well can the process not continue: it says so and exits with
  * status 4 on the spot. Folders are then as after kill -9, which loses nothing that was committed,
  * and the kernel lets go of the lock.
  *

@@ -1,7 +1,7 @@
 /* rng.h - Philox4x32-10: random numbers as a pure function of (key, counter).
  *
- * Nothing has to be saved for a bit-identical resume: whoever needs randomness asks with a seed, a
- * stream (what it is for) and an index, and gets the same numbers every time, on any thread.
+ * Nothing has to be saved for a bit-identical resume: code that needs random numbers names a seed,
+ * a stream (what they are for) and an index, and gets the same numbers every time, on any thread.
  * Reference: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011.
  */
 #ifndef MX_BASE_RNG_H

@@ -93,7 +93,7 @@ mx_status mx_simd_check(void)
         return MX_OK;
     for (int l = 0; l < LEVELS && levels[l].level <= mx_simd_level(); l++)
         mx_str_addf(&all, "%s%s", l ? ", " : "", levels[l].key);
-    mx_status st = mx_fail(MX_INPUT, "%s is %s, which %s; choose of %s, or unset it",
+    mx_status st = mx_fail(MX_INPUT, "%s is %s, which %s; choose one of %s, or unset it",
                            MX_SIMD_VARIABLE, asked,
                            i < 0 ? "is no level of instructions" : "this machine does not have",
                            mx_str_text(&all));

@@ -68,7 +68,7 @@ static void *pass_gate(void *gate)
     return NULL;
 }
 
-/* So many at once, for a moment; gives what pthread_create said. */
+/* Starts n threads at once, for a moment; gives what pthread_create returned. */
 static int try_threads(int n, int *started)
 {
     pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
@@ -85,8 +85,8 @@ static int try_threads(int n, int *started)
     return error;
 }
 
-/* libgomp ends the program when it cannot start a thread. So it is tried first whether there can be
- * so many, and then libgomp starts them. */
+/* libgomp ends the program when it cannot start a thread. So we first try whether that many can be
+ * started, and then let libgomp start them. */
 mx_status mx_threads_start(int n, int *started)
 {
     if (n > 0)
@@ -95,8 +95,8 @@ mx_status mx_threads_start(int n, int *started)
     int error = try_threads(n, started);
     if (error)
         return mx_fail(MX_MEMORY,
-                       "%d threads were asked for and %d can be had: %s; is memory short, or their "
-                       "number limited? num_threads=%d needs fewer",
+                       "%d threads were requested and only %d can be started: %s; is memory short, "
+                       "or the number of threads limited? num_threads=%d needs fewer",
                        n, *started, strerror(error), *started);
     int64_t stack = MX_STACK_BYTES;
 #pragma omp parallel num_threads(n) reduction(min : stack)

@@ -38,8 +38,8 @@ static inline int mx_utf8_next(const uint8_t *p, uint32_t *cp)
     return 4;
 }
 
-/* Text of somebody else, made fit for a terminal and for a log of lines. Copies text[0..n), or up
- * to its first NUL, into `out`, which is terminated and returned; what does not fit is cut at a
+/* Text from outside, made fit for a terminal and for a log of lines. Copies text[0..n), or up to
+ * its first NUL, into `out`, which is terminated and returned; what does not fit is cut at a
  * character. Newlines and tabs become \n and \t; other control characters, bytes that are not
  * UTF-8, and characters that change the direction of text or have no width become \xNN. What has
  * been made printable once stays as it is. cap > 0. */

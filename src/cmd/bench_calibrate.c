@@ -61,8 +61,8 @@ static mx_status run(mx_invocation *inv)
     mx_str out = {0};
     mx_status st;
     if (!*path)
-        return mx_fail(MX_USAGE, "say output=FILE: the chip that maxc plan then takes as "
-                                 "chip_file=FILE");
+        return mx_fail(MX_USAGE,
+                       "give output=FILE, the chip that maxc plan then takes as chip_file=FILE");
     if (!mx_dtype_parse(mx_config_text(c, "dtype"), &m.dtype))
         return mx_fail(MX_USAGE, "dtype `%s` cannot be measured; use float32 or bfloat16",
                        mx_config_text(c, "dtype"));

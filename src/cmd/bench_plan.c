@@ -2,10 +2,10 @@
  *
  *     maxc bench plan table=bench/layouts.csv models=bench/layout_models.yml
  *
- * Each row of the table is a run that somebody published: model, machine, layout, tokens per second
- * and chip. The planner predicts the last column from the others. What a row says about its system
- * is told to the planner as such: a chip with a lower power limit, operators without fusion, fp8
- * scaled by rows, what is computed again. Nothing is fitted to the rows.
+ * Each row of the table is a published run: model, machine, layout, tokens per second and chip. The
+ * planner predicts the last column from the others. What a row says about its system is passed to
+ * the planner: a chip with a lower power limit, operators without fusion, fp8 scaled by rows, what
+ * is computed again. Nothing is fitted to the rows.
  */
 #include "cmd/bench.h"
 
@@ -477,7 +477,7 @@ static mx_status run(mx_invocation *inv)
         mx_status row = predict(&b, t, i, &p);
         if (row || !mx_parse_f64(cell(t, i, "tok_s_gpu"), &published[n])) {
             printf("%-24s not predicted (line %d): %s\n", cell(t, i, "model"), i + 2,
-                   row ? mx_status_text(row) : "tok_s_gpu is no number");
+                   row ? mx_status_text(row) : "tok_s_gpu is not a number");
             mx_status_free(row);
             continue;
         }

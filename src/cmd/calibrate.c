@@ -22,7 +22,7 @@ typedef struct {
     void (*build)(mx_graph *g, const int64_t *size);
     int64_t size[SIZES];
     bool backward;  /* the root is a loss: its gradients as well */
-    int64_t groups; /* > 0: the input `start` has so many equal parts of size[0] rows each */
+    int64_t groups; /* > 0: the input `start` has this many equal parts of size[0] rows */
 } trial;
 
 /* A program with one small root, `out`. */

@@ -279,8 +279,8 @@ static mx_status run_talk(talk *t, mx_invocation *inv)
     MX_TRY(mx_model_text_open(&t->m, inv));
     if (!t->m.chat)
         return mx_fail(MX_USAGE,
-                       "%s has no chat template; give chat_template_path=FILE, or let it "
-                       "go on with a text: maxc generate",
+                       "%s has no chat template; give chat_template_path=FILE, or let it continue "
+                       "a text: maxc generate",
                        inv->args[0]);
     mx_engine_options eo = {.model = &t->m.ref,
                             .tokenizer = t->m.tok,

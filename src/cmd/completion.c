@@ -1,8 +1,8 @@
 /* completion.c - maxc completion bash|zsh|fish: a script that completes verbs, keys and values.
  *
- * Written from the tables that help is written from. Keys that the same verbs take stand together:
- * a script asks for each such group whether the verb at hand is among them. Names of models and
- * recipes are files, so the script asks the program for them when it runs.
+ * Written from the same tables as help. Keys that the same verbs take form a group, and the script
+ * tests for each group whether the current verb is one of them. Names of models and recipes are
+ * files, so the script asks the program for them when it runs.
  */
 #include "cmd/verb.h"
 

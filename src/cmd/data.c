@@ -167,8 +167,10 @@ static mx_status objective_of(const mx_invocation *inv, const mx_objective **out
         return mx_fail(MX_USAGE, "maxc %s makes its rows as it goes: there are none to show", verb);
     if (*out || strcmp(verb, "train") == 0)
         return MX_OK;
-    return mx_fail(MX_USAGE, "`%s` is no verb that trains; expected train, or one that `maxc help "
-                   "objectives` lists", verb);
+    return mx_fail(MX_USAGE,
+                   "`%s` is not a verb that trains; expected train, or one that `maxc help "
+                   "objectives` lists",
+                   verb);
 }
 
 /* Tokenizer and chat template are looked for beside the weights, as the run does. */

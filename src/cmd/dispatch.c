@@ -200,7 +200,7 @@ static const char *command_line(mx_arena *a, int argc, char **argv)
     return copy;
 }
 
-/* Of several ranks the first speaks. */
+/* Of several ranks, rank 0 reports what concerns all. */
 static bool leads(void)
 {
     mx_launch p;
@@ -210,9 +210,9 @@ static bool leads(void)
     return first;
 }
 
-/* What is wrong with the command line or the configuration is so on every rank: the first says it,
- * the others end with its status. Where the first listens it found nothing wrong, and this rank was
- * started with something else, which it says itself. */
+/* A wrong command line or configuration is wrong on every rank: rank 0 reports it, and the others
+ * only end with its status. If rank 0 is listening, it found nothing wrong, so this rank was
+ * started differently and reports that itself. */
 static mx_status said_by_one(const mx_verb *verb, mx_status st)
 {
     mx_launch p;

@@ -204,7 +204,7 @@ static mx_status write_until(state *s, const char *context, const json_t *until,
                             .stop = stop,
                             .n_stop = (int)n_stop};
     if (!st && room < 1)
-        st = mx_fail(MX_INPUT, "the context fills the model's own");
+        st = mx_fail(MX_INPUT, "the context leaves no room in the model's context window");
     if (!st)
         st = ask(s, &q, 1, o);
     if (!st)

@@ -153,8 +153,10 @@ static mx_status choose(const state *s, const char *name, int64_t *out)
     if (!s->n_adapters)
         return mx_fail(MX_USAGE, "a prompt asks for the adapter %s, and there are none to choose "
                        "among; give adapter=A,B", name);
-    return mx_fail(MX_USAGE, "a prompt asks for the adapter %s, and adapter= names %d that are "
-                   "called so; give the folder as adapter= has it", name, found);
+    return mx_fail(MX_USAGE,
+                   "a prompt asks for the adapter %s, and adapter= has %d of that name; give the "
+                   "folder as it is in adapter=",
+                   name, found);
 }
 
 /* A prompt that names no adapter is answered with each. */
@@ -241,8 +243,8 @@ static mx_status answer(job *j, const mx_config *c)
     return st;
 }
 
-/* As many tokens as the key says. Where nobody has set it, what the model's positions leave room
- * for: the default is not a demand. */
+/* As many tokens as the key says. Where it is not set, no more than the model's positions leave
+ * room for: the default is not a requirement. */
 static int64_t room_for_answers(const state *s, const mx_config *c, int64_t total)
 {
     int64_t most = mx_config_int(c, "max_new_tokens"), longest = 0;

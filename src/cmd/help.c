@@ -87,14 +87,15 @@ static void print_overview(void)
            "usage: maxc VERB [FILE.yml] [key=value ...]      (--key value means the same)\n\n");
     for (int i = 0; i < mx_verb_count; i++)
         printf("  %-12s %s\n", mx_verb_table[i]->name, mx_verb_table[i]->doc);
-    printf("\n`maxc help VERB` says what a verb takes, `maxc help KEY` what a key means,\n"
-           "`maxc help keys` lists all keys, `maxc help planned` those that are not built yet,\n"
-           "`maxc help foreign` those of MaxText that have no meaning here,\n"
-           "`maxc help models` the models that have a file,\n"
-           "`maxc help families` the families that are understood,\n"
-           "`maxc help objectives` what else than the next token is learned, `maxc help rewards`,\n"
-           "`maxc help recipes` files to train with.\n"
-           "`maxc doctor` says what hardware and libraries were found.\n");
+    printf(
+        "\n`maxc help VERB` says what a verb takes, `maxc help KEY` what a key means,\n"
+        "`maxc help keys` lists all keys, `maxc help planned` those that are not built yet,\n"
+        "`maxc help foreign` those of MaxText that have no meaning here,\n"
+        "`maxc help models` the models that have a file,\n"
+        "`maxc help families` the families that are understood,\n"
+        "`maxc help objectives` what can be learned besides the next token, `maxc help rewards`,\n"
+        "`maxc help recipes` files to train with.\n"
+        "`maxc doctor` says what hardware and libraries were found.\n");
 }
 
 static void print_verb(const mx_verb *v)
@@ -124,7 +125,7 @@ static void print_users(const mx_key *key)
     }
     printf("read by:  %s\n", mx_str_text(&reads));
     if (takes.len)
-        printf("taken by: %s, without reading it\n", mx_str_text(&takes));
+        printf("accepted by %s, which do not use it\n", mx_str_text(&takes));
     mx_str_fini(&reads);
     mx_str_fini(&takes);
 }
@@ -133,7 +134,7 @@ static void print_example(const mx_key *key, const char *owner)
 {
     int first = (int)strcspn(key->verbs ? key->verbs : "", " ");
     if (key->flags & MX_KEY_CHECKED)
-        printf("a family has it or has it not; a value that contradicts the family is refused\n");
+        printf("a family has it or does not; a value that contradicts the family is refused\n");
     else if (key->example)
         printf("example:  maxc %.*s %s\n", owner ? (int)strlen(owner) : first,
                owner ? owner : key->verbs, key->example);

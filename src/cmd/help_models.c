@@ -18,8 +18,8 @@ static const char *short_number(double n, char *buf, size_t cap)
     return buf;
 }
 
-/* What of a reason names the key and its value: the place in front, what the key means and the
- * advice behind are left out. "" of the line that counts the reasons. */
+/* The part of a reason that names the key and its value, without the place before it and the
+ * meaning and advice after it; "" for the line that counts the reasons. */
 static const char *core_of(char *line)
 {
     static const char *const ends[] = {" yet; ", "; supported:", ", but "};

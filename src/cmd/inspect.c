@@ -242,8 +242,8 @@ static mx_status are_runs(const mx_invocation *inv)
     for (int i = 0; i < inv->n_args; i++)
         if (!mx_is_run_folder(inv->args[i]))
             return mx_fail(MX_USAGE,
-                           "%s is no run folder; of several paths all must be runs, which are then "
-                           "compared",
+                           "%s is not a run folder; several paths must all be run folders, which "
+                           "are then compared",
                            inv->args[i]);
     return MX_OK;
 }

@@ -53,7 +53,7 @@ static mx_status add_run(curves *c, const mx_run_summary *g, bool alone)
                             : mx_arena_printf(&c->arena, "%s, evaluation", g->name));
 }
 
-/* What is drawn where nobody says: what a run wants more of, or less. */
+/* What is drawn by default: the metric that a run maximizes, or minimizes. */
 static mx_status choose_metric(curves *c, const mx_run_summary *g, const char *asked)
 {
     const char *file = metrics_of(c, g);

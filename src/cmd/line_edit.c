@@ -1,8 +1,8 @@
 /* line_edit.c - see line_edit.h.
  *
  * The terminal sends keys as they are pressed while a line is read, and is as before between lines.
- * After each key prompt and text are written anew from the row of the prompt on. Columns are
- * counted as terminals do: two for wide characters, none for combining ones.
+ * After each key, prompt and text are drawn again from the prompt's row on. Columns are counted as
+ * terminals do: two for wide characters, none for combining ones.
  */
 #include "cmd/line_edit.h"
 
@@ -194,7 +194,7 @@ static size_t word_before(const editor *e)
     return at;
 }
 
-/* Another line of the history, or the new one behind them. */
+/* Another line of the history, or the new one after them. */
 static void show(editor *e, const mx_line_history *h, int i)
 {
     if (i < 0 || i > h->n)

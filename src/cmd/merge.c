@@ -48,7 +48,7 @@ static mx_status merge(state *s, mx_invocation *inv)
     if (!s->model.has_adapter)
         return mx_fail(MX_USAGE, "there is no adapter to merge; set adapter=DIR");
     if (!*output || access(output, F_OK) == 0)
-        return mx_fail(MX_USAGE, "output=%s %s; give a folder that is not there yet", output,
+        return mx_fail(MX_USAGE, "output=%s %s; give a folder that does not exist yet", output,
                        *output ? "is there already" : "is missing");
     const mx_lora *l = &s->model.adapter.lora;
     mx_step_options o = {.kind = MX_STEP_LOGITS, .shape = {.batch = 1, .seq = 8}, .lora = l,

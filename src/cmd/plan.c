@@ -228,7 +228,7 @@ static const mx_objective *objective_of(const mx_invocation *inv)
     return v && v->objective ? v->objective(inv->config) : NULL;
 }
 
-/* MODEL, behind the verb where there is one. */
+/* MODEL, after the verb where there is one. */
 static const char *model_argument(const mx_invocation *inv)
 {
     int at = inv->n_args && mx_verb_find(inv->args[0]) ? 1 : 0;

@@ -140,7 +140,7 @@ static void print_time(const mx_forecast *f)
 typedef struct {
     mx_failures failures; /* between 0: nothing fails */
     mx_goodput_forecast goodput;
-    double tokens, seconds; /* tokens 0: nobody asked */
+    double tokens, seconds; /* tokens 0: not asked for */
 } long_run;
 
 static long_run long_run_of(const mx_forecast *f, const mx_config *c)
@@ -398,8 +398,9 @@ static mx_status save(const mx_invocation *inv, const mx_model_spec *m, const mx
 {
     const char *arch = mx_config_text(inv->config, "kernels_for");
     if (chosen && *mx_config_text(inv->config, "compiled_trainstep_file"))
-        return mx_fail(MX_USAGE, "compiled_trainstep_file: programs are kept for a layout that the "
-                       "keys give; give those of the first one above, and plan again");
+        return mx_fail(MX_USAGE,
+                       "compiled_trainstep_file: programs are saved for the layout that the keys "
+                       "give; set the keys of the first one above and plan again");
     return mx_plan_save(inv, m, &(mx_saved_request){.device = &mx_cuda_traits,
                                                     .chip = f->machine.chip.name,
                                                     .arch = *arch ? arch : NULL,

@@ -109,7 +109,7 @@ static const char *without_slashes(const char *path, mx_arena *a)
     return p;
 }
 
-/* The last so many parts of a path. */
+/* The last `parts` parts of a path. */
 static const char *last_parts(const char *path, int parts)
 {
     const char *p = path + strlen(path);

@@ -2,7 +2,7 @@
  *
  *     RUN/metrics.jsonl   one object a step, and one an evaluation: the last of each counts
  *     RUN/config.yml      how many steps there are to be
- *     RUN/run.lock        somebody is at work on it
+ *     RUN/run.lock        a process is working on it
  * The run may be going on meanwhile: a last line without its end is left out, nothing is locked.
  */
 #ifndef MX_CMD_RUN_SUMMARY_H

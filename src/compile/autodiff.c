@@ -149,7 +149,7 @@ static mx_status run(mx_graph *g, mx_compilation *c)
 const mx_compile_pass mx_compile_pass_autodiff = {
     .name = "autodiff",
     .doc = "gradient nodes, from each op's gradient builder",
-    .behind = "rewrites",
+    .after = "rewrites",
     .programs = MX_IN_TRAINING,
     .run = run,
 };

@@ -33,7 +33,7 @@ static int value_number(const mx_group *g, mx_node *const *ext, const mx_cluster
     return -1;
 }
 
-/* The place of its last member; with `early` that of the first reader outside. */
+/* The place in the order of its last member; with `early`, that of its first reader outside. */
 static int place_of(const mx_clusters *k, const mx_cluster *c)
 {
     int at = c->member[c->n - 1]->seq;

@@ -45,8 +45,8 @@ out:
     return st;
 }
 
-/* The passes in the order in which they are run: each behind the one that it names, and before
- * those that say they are behind it or that it must precede. Of several the first by name. */
+/* The passes in the order in which they are run: each after the one that it names, and before
+ * those that say they are after it or that it must precede. Of several the first by name. */
 enum { MAX_PASSES = 64 };
 
 static int find_pass(const mx_compile_pass *const *list, int n, const char *name)
@@ -59,7 +59,7 @@ static int find_pass(const mx_compile_pass *const *list, int n, const char *name
 
 static bool may_run(const mx_compile_pass *p, const mx_compile_pass *const *done, int n_done)
 {
-    if (p->behind && find_pass(done, n_done, p->behind) < 0)
+    if (p->after && find_pass(done, n_done, p->after) < 0)
         return false;
     for (const mx_compile_pass *const *q = mx_compile_pass_table; *q; q++)
         if ((*q)->before && strcmp((*q)->before, p->name) == 0 &&
@@ -78,7 +78,7 @@ static int order_passes(const mx_compile_pass *out[MAX_PASSES])
             if (may_run(*p, out, n))
                 out[n++] = *p;
     }
-    MX_ASSERT(n == mx_compile_pass_count, "behind and before allow no order of the passes");
+    MX_ASSERT(n == mx_compile_pass_count, "after and before allow no order of the passes");
     return n;
 }
 

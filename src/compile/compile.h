@@ -14,9 +14,9 @@ typedef struct mx_compile_options {
     int n_threads;
     mx_dtype compute;          /* dtype of activations */
     mx_remat remat;            /* policy NULL: none */
-    bool weights_fixed;        /* no update will come: weights lie in the compute dtype */
+    bool weights_fixed;        /* no update will come: weights are stored in the compute dtype */
     bool narrow_weights;       /* in the compute dtype, stochastic rounding, no master copy */
-    bool narrow_frozen;        /* weights that are not trained lie in the compute dtype */
+    bool narrow_frozen;        /* weights that are not trained are stored in the compute dtype */
     bool narrow_grads;         /* weight gradients in the compute dtype */
     bool reads_copies;         /* weights are read from the copies that a training step writes */
     mx_weight_quant quant;     /* with weights_fixed: quantized matrices */
@@ -35,7 +35,7 @@ typedef struct mx_compile_options {
     const char *dump_prefix;   /* files PREFIX.PASS.txt and .dot; NULL: text to standard error */
 } mx_compile_options;
 
-/* Is the graph printed behind this pass? */
+/* Is the graph printed after this pass? */
 bool mx_compile_dumps(const mx_compile_options *o, const char *pass);
 
 /* Forward graph -> program. */

@@ -18,14 +18,14 @@ static mx_status rewrites(mx_graph *g, mx_compilation *c)
 
 static mx_status epilogues(mx_graph *g, mx_compilation *c)
 {
-    mx_rewrite(g, c->device->behind_remat, c->remat);
+    mx_rewrite(g, c->device->after_remat, c->remat);
     return MX_OK;
 }
 
 const mx_compile_pass mx_compile_pass_merge = {
     .name = "merge",
     .doc = "the device's rules for GEMMs that become one",
-    .behind = "stages",
+    .after = "stages",
     .before = "quantize",
     .programs = MX_IN_TRAINING,
     .run = merge,
@@ -34,7 +34,7 @@ const mx_compile_pass mx_compile_pass_merge = {
 const mx_compile_pass mx_compile_pass_rewrites = {
     .name = "rewrites",
     .doc = "the device's rules whose gradients follow from what they make",
-    .behind = "quantize",
+    .after = "quantize",
     .programs = MX_IN_TRAINING,
     .run = rewrites,
 };
@@ -42,7 +42,7 @@ const mx_compile_pass mx_compile_pass_rewrites = {
 const mx_compile_pass mx_compile_pass_epilogues = {
     .name = "epilogues",
     .doc = "the device's rules that need to know what the backward pass reads",
-    .behind = "remat",
+    .after = "remat",
     .programs = MX_IN_TRAINING,
     .run = epilogues,
 };

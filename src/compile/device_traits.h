@@ -18,7 +18,7 @@ typedef struct mx_device_traits {
     const char *name; /* as device=NAME has it */
 
     /* Rewrites that it has kernels for, as lists that NULL ends; NULL: none. */
-    const mx_rule *const *before_quantize, *const *before_autodiff, *const *behind_remat;
+    const mx_rule *const *before_quantize, *const *before_autodiff, *const *after_remat;
     /* Its kernels take strided views: those of ops that say so (op.h), and of fused groups. */
     bool strided_views;
 
@@ -27,18 +27,19 @@ typedef struct mx_device_traits {
     bool host_memory;
     /* Collectives may go on beside other nodes (compile/mesh/overlap.c). */
     bool overlaps;
-    /* It decides itself what shares memory: every value of a program is allocated by itself, and
-     * the offsets of the memory pass are not used. */
+    /* It plans memory itself: each value of a program is allocated separately, and the offsets of
+     * the memory pass are not used. */
     bool plans_memory;
-    /* The workspace of a node's kernel, where one that could use any amount may take `most`; NULL:
-     * what ops say of their CPU kernels. */
+    /* The workspace of a node's kernel; one that could use any amount may take up to `most`. NULL:
+     * what ops state for their CPU kernels. */
     size_t (*work_bytes)(const mx_node *n, size_t most);
-    size_t gemm_work_bytes; /* beside that, of a library's GEMMs */
-    /* For so many nodes behind the last one that reads a small value nothing else lies in its
-     * place: the device may run neighbours as one, whose blocks are not all as far. */
+    size_t gemm_work_bytes; /* in addition, for a library's GEMMs */
+    /* A small value keeps its memory for this many nodes after its last reader: the device may
+     * launch neighbouring nodes as one kernel, whose blocks are not all equally far along. */
     int linger;
-    size_t align; /* values begin at multiples of so many bytes; 0: 64 */
-    int pad_rows; /* a variable of two dims has room, zeroed, for rows up to a multiple; 0: none */
+    size_t align; /* alignment of values in bytes; 0: 64 */
+    /* Variables of two dims have zeroed room up to a multiple of this many rows; 0: none. */
+    int pad_rows;
 
     mx_chip chip;
 } mx_device_traits;

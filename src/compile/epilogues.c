@@ -43,7 +43,7 @@ static bool is_wide(const mx_node *n)
 
 /* --- bias --- */
 
-/* An add of a bias to a GEMM's result that nobody else reads. */
+/* An add of a bias to a GEMM's result that nothing else reads. */
 static bool adds_bias(const mx_rewriter *r, const mx_node *add)
 {
     const mx_node *y = add->in[0], *b = add->in[1];

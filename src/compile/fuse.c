@@ -10,9 +10,9 @@
  * and a group that turns out to wait for itself is split again.
  *
  * The group runs where its last member stood. The scheduler moves what has to wait for it. Where an
- * MLP is in pieces (tile_mlp.c) it runs before its first reader instead: a norm that is computed
- * again is fused with numbers of its own gradient, which stand behind all pieces, and meanwhile
- * everything in them that does not wait for the norm would be computed and kept.
+ * MLP is computed in tiles (tile_mlp.c) it runs before its first reader instead: a recomputed norm
+ * is fused with parts of its own gradient, which come after all tiles, and until then whatever in
+ * the tiles does not need the norm would be computed and kept.
  * clusters.c makes the nodes.
  */
 #include "compile/compile.h"
@@ -34,7 +34,7 @@ typedef struct {
     bool merge; /* false: every node is a group of its own */
 } fuser;
 
-/* Groups that a node would make one of. */
+/* Groups that a node would merge into one. */
 typedef struct {
     mx_cluster *c[JOIN_LIMIT];
     int n;
@@ -80,7 +80,7 @@ static int count_ext(const fuser *f, const joint *j, const mx_node *n)
 
 typedef struct {
     const joint *inside;
-    int first; /* where the first member stands: nothing before it can lie behind the group */
+    int first; /* where the first member stands: nothing before it can lie after the group */
     int depth, steps;
 } search;
 
@@ -418,7 +418,7 @@ static mx_status run(mx_graph *g, mx_compilation *c)
 const mx_compile_pass mx_compile_pass_fuse = {
     .name = "fuse",
     .doc = "elementwise chains and row ops -> one kernel",
-    .behind = "offload",
+    .after = "offload",
     .programs = MX_IN_ALL,
     .run = run,
 };

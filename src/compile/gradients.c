@@ -1,4 +1,4 @@
-/* gradients.c - gradients that no update takes at once: kept as roots, or added to sums.
+/* gradients.c - gradients that no update consumes at once: kept as roots, or accumulated.
  *
  * The sum of a weight's gradients is the variable NAME.grad. The program that applies it reads the
  * weights' copies in the compute dtype, so programs that accumulate read those too.

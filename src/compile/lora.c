@@ -2,8 +2,8 @@
  *
  * The scale is applied to A x, the smallest tensor there is, in both passes.
  *
- * A table that is looked up has its adapter beside the lookup; where the head is the same weight,
- * that reads it as it is, as in PEFT.
+ * An embedding has its adapter beside the lookup; a head that is tied to it reads the weight
+ * without the adapter, as in PEFT.
  *
  * A use of a weight in a matmul gets the adapter beside it, on the activations. Any
  * other use (a latent attention's absorbed projection, a head fused with its loss) reads W + s B A

@@ -8,9 +8,9 @@
  *
  *     experts: an A and a B each (lora_experts.c)
  *
- * A new A is uniform in +-1/sqrt(in), a new B zero: training begins with the model as it is. Of an
+ * A new A is uniform in +-1/sqrt(in), a new B zero: training begins with the model as it is. For an
  * embedding A is zero and B normal.
- * Variables are called as PEFT's files call their tensors.
+ * Variables have the names of the tensors in PEFT's files.
  */
 #ifndef MX_COMPILE_LORA_H
 #define MX_COMPILE_LORA_H
@@ -19,7 +19,7 @@
 
 #define MX_LORA_PREFIX "base_model.model."
 
-/* Rank and alpha of the modules of a pattern; 0: those of the whole. */
+/* Rank and alpha of the modules that a pattern matches; 0: as for all others. */
 typedef struct {
     const char *module;
     int64_t rank; /* of stacked experts, the sum of theirs */
@@ -38,7 +38,8 @@ typedef struct mx_lora {
     const char *save;  /* modules that are trained whole, by the same rules; "": none */
     const mx_lora_rule *rules; /* the first that matches counts */
     int n_rules;
-    int64_t slots; /* places for so many adapters, that rows choose among (lora_slots.c); 0: one */
+    int64_t slots; /* slots among which each row chooses an adapter (lora_slots.c); 0: one
+                    * adapter */
     const mx_lora_rule *only; /* exactly these modules: of an adapter's file */
     int n_only;
 } mx_lora;
@@ -62,7 +63,7 @@ bool mx_lora_names(const char *list, const char *module);
 /* By modules_to_save: names end so, whatever stands before it, as PEFT has it ("norm" is every
  * layer's input_layernorm too). */
 bool mx_lora_saves(const char *list, const char *module);
-/* What transformers 5, and with it PEFT, calls a module: Mixtral's router is mlp.gate. */
+/* The name of a module in transformers 5, and so in PEFT: Mixtral's router is mlp.gate. */
 const char *mx_lora_peft_name(const char *name, char *buf, size_t cap);
 /* The scale of a module's B A; `experts`: how many a stacked parameter is of, else 0. */
 double mx_lora_scale(const mx_lora *l, const char *module, int64_t experts);

@@ -140,7 +140,7 @@ static void find_storages(const mx_program *p, const mx_strided_views *views, mx
     }
 }
 
-/* Gives the sizes of the spaces; that of the device is behind what is given. */
+/* Gives the sizes of the spaces; that of the device begins after what is given. */
 static void give_addresses(mx_program *p, const mx_strided_views *views, mx_kept_list kept,
                            int64_t end[N_SPACES], mx_arena *scratch)
 {
@@ -182,8 +182,8 @@ bool mx_program_runs(const mx_program *p, const mx_node *n)
            !is_empty(n);
 }
 
-/* What a kernel may take that could use any amount: a share of what the program needs anyway, so
- * that it matters on no device, large or small. */
+/* What a kernel that could use any amount may take: a share of what the program needs anyway, so
+ * that it is small on any device. */
 enum { WORK_SHARE = 6, WORK_LEAST = 256 << 20 };
 #define WORK_MOST ((size_t)8 << 30)
 
@@ -196,7 +196,7 @@ static size_t work_share(const mx_program *p, size_t values)
     return share < WORK_LEAST ? WORK_LEAST : share > WORK_MOST ? WORK_MOST : share;
 }
 
-/* Collectives beside other nodes have a workspace of their own behind the others'. */
+/* Collectives beside other nodes have a workspace of their own after the others'. */
 typedef struct {
     size_t work[2]; /* [1]: of collectives beside others */
 } workspace;
@@ -207,14 +207,14 @@ static void add_work(workspace *w, const mx_node *n, size_t own)
     w->work[beside] = own > w->work[beside] ? own : w->work[beside];
 }
 
-static size_t behind(const workspace *w)
+static size_t beside_at(const workspace *w)
 {
     return (w->work[0] + WORK_ALIGN - 1) / WORK_ALIGN * WORK_ALIGN;
 }
 
 static size_t whole(const workspace *w)
 {
-    return w->work[1] ? behind(w) + w->work[1] : w->work[0];
+    return w->work[1] ? beside_at(w) + w->work[1] : w->work[0];
 }
 
 static void find_work(mx_program *p, const mx_device_traits *device)
@@ -235,7 +235,7 @@ static void find_work(mx_program *p, const mx_device_traits *device)
     const workspace *w = device->work_bytes ? &own : &host;
     p->host_work_bytes = whole(&host);
     p->work_bytes = whole(w);
-    p->beside_at = w->work[1] ? behind(w) : w->work[0];
+    p->beside_at = w->work[1] ? beside_at(w) : w->work[0];
 }
 
 static void count_bytes(mx_program *p, const mx_node *n)

@@ -2,9 +2,9 @@
  *
  * On one device the squares of each tensor are summed in float64 and rounded to float32, and these
  * are added in the order of the variables. On a mesh every rank sums its part of each tensor in
- * float64; of ranks that have the same part one counts. One all_reduce of a number per tensor gives
- * the sums of whole tensors, which are rounded and added as on one device: clip, and with it every
- * weight, does not depend on the mesh.
+ * float64; of the ranks that have the same part, one counts. One all_reduce of a number per tensor
+ * gives the sums of whole tensors, which are rounded and added as on one device: clip, and with it
+ * every weight, does not depend on the mesh.
  */
 #include "compile/norms.h"
 

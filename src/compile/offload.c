@@ -17,8 +17,9 @@
  * such values is on the device at any time. The values of the last L bytes have none to hide
  * behind: they stay, and are read while the first ones come back.
  *
- * A value is found by its memory, whoever names it and whatever view of it is read. The name
- * decoder_layer_input stands for what one layer alone reads and another has made.
+ * A value is identified by its memory, whichever node is named and whichever view of it is read.
+ * The name decoder_layer_input stands for a value that another layer has made and one layer alone
+ * reads.
  */
 #include "compile/compile.h"
 
@@ -103,7 +104,7 @@ static int by_reading(const void *a, const void *b)
     return ((const item *)a)->read - ((const item *)b)->read;
 }
 
-/* Leaves the items of the layers behind the first `most` where they are. */
+/* Drops the items of layers after the first `most`: their values stay on the device. */
 static void limit_layers(offload *o, int64_t most)
 {
     int64_t layers = 0;
@@ -144,12 +145,12 @@ static void place_copies(offload *o)
         ahead -= i + 1 < n ? it[i + 1].bytes : 0;
     }
     qsort(it, (size_t)n, sizeof *it, by_reading);
-    int64_t behind = 0;
-    for (int i = 0, j = 0; i < n; i++) { /* behind: bytes of j to i - 1 */
-        while (j < i && behind - it[j].bytes >= layer)
-            behind -= it[j++].bytes;
-        it[i].starts = behind >= layer ? it[j].read : -1;
-        behind += it[i].bytes;
+    int64_t window = 0;
+    for (int i = 0, j = 0; i < n; i++) { /* window: bytes of j to i - 1 */
+        while (j < i && window - it[j].bytes >= layer)
+            window -= it[j++].bytes;
+        it[i].starts = window >= layer ? it[j].read : -1;
+        window += it[i].bytes;
     }
 }
 
@@ -276,7 +277,7 @@ static mx_status run(mx_graph *g, mx_compilation *c)
 const mx_compile_pass mx_compile_pass_offload = {
     .name = "offload",
     .doc = "activations kept in host memory between the passes",
-    .behind = "epilogues",
+    .after = "epilogues",
     .programs = MX_IN_TRAINING,
     .run = run,
 };

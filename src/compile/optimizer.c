@@ -213,7 +213,7 @@ static mx_update with_scale(mx_graph *g, mx_update u, mx_node *scale)
     return u;
 }
 
-/* The inputs of every update: after the clip scale, which nothing of them enters. */
+/* The inputs of every update. They come after the clip scale, which does not depend on them. */
 static mx_update read_rates(mx_graph *g, const mx_optimizer *o, mx_node *norm,
                             const mx_partition *on)
 {
@@ -223,8 +223,8 @@ static mx_update read_rates(mx_graph *g, const mx_optimizer *o, mx_node *norm,
     return with_scale(g, u, scale);
 }
 
-/* The same where each weight has a scale of its own; every step counts. They stand first in the
- * order: an update does not come before what it reads. */
+/* The same where each weight has a scale of its own; every step counts. They come first in the
+ * order, since an update cannot run before what it reads. */
 static mx_update early_rates(mx_graph *g, const mx_optimizer *o, const mx_partition *on)
 {
     g->seq = 0;
@@ -304,7 +304,7 @@ static mx_status run(mx_graph *g, mx_compilation *c)
 const mx_compile_pass mx_compile_pass_optimizer = {
     .name = "optimizer",
     .doc = "clip, update, state in place",
-    .behind = "autodiff",
+    .after = "autodiff",
     .programs = MX_IN_TRAINING | MX_IN_UPDATE,
     .run = run,
 };

@@ -1,4 +1,4 @@
-/* optimizer.h - what the optimizer pass is told, and what an update rule is.
+/* optimizer.h - settings of the optimizer pass, and what an update rule is.
  *
  * A rule is one const struct in its own file, optimizer_NAME.c, found by tools/scan; the key
  * opt_type chooses it. docs/extending.md shows one.
@@ -24,7 +24,7 @@ typedef struct mx_optimizer {
     bool skips_spikes; /* inputs norm_limit and loss_limit: above them nothing is updated */
 } mx_optimizer;
 
-/* What a rule is told of one weight. */
+/* What a rule is given for one weight. */
 typedef struct {
     const mx_optimizer *o;
     mx_node *w, *d;      /* the weight, or this rank's part of it, and its gradient */

@@ -31,7 +31,7 @@ int64_t mx_pack(mx_life *life, int n, mx_arena *scratch)
         for (int *q = &head; *q >= 0; q = &next[*q]) {
             const mx_life *y = order[*q];
             if (y->at <= x->at)
-                link = &next[*q]; /* x comes behind y in the list */
+                link = &next[*q]; /* x comes after y in the list */
             if (y->last < x->first || y->first > x->last)
                 continue;
             if (y->at - x->at >= x->bytes)

@@ -1,8 +1,7 @@
-/* panels.c - weights of matmuls lie as the CPU's GEMM reads them (ops/panels.h).
+/* panels.c - weights of matmuls laid out as the CPU's GEMM reads them (ops/panels.h).
  *
- * The matmul says so, and so does the lookup where the weight is an embedding that is the head too,
- * for a weight (n, k) that nothing else reads, whose dtype is its matmuls', and whose size is that
- * of whole panels.
+ * For a weight (n, k) of whole panels, in the dtype of its matmuls, that nothing else reads but,
+ * where it is a tied embedding, the lookup. Both ops have an attribute that says so.
  */
 #include "compile/panels.h"
 
@@ -83,7 +82,7 @@ const mx_node *mx_panel_weight(const mx_node *n)
 const mx_compile_pass mx_compile_pass_panels = {
     .name = "panels",
     .doc = "weights of served models as the CPU's GEMM reads them",
-    .behind = "quantize",
+    .after = "quantize",
     .programs = MX_IN_FORWARD,
     .run = run,
 };

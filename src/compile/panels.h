@@ -1,6 +1,6 @@
-/* panels.h - weights of matmuls lie as the CPU's GEMM reads them (ops/panels.h).
+/* panels.h - weights of matmuls laid out as the CPU's GEMM reads them (ops/panels.h).
  *
- * The pass says so in the matmuls of programs that serve; whoever loads weights lays them out.
+ * The pass marks the matmuls of programs that serve; the code that loads weights lays them out.
  */
 #ifndef MX_COMPILE_PANELS_H
 #define MX_COMPILE_PANELS_H

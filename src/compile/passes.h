@@ -62,8 +62,8 @@ enum {
 };
 
 typedef struct {
-    const char *name, *doc; /* dump_ir=NAME prints the graph behind it */
-    const char *behind;     /* the pass that it follows; NULL: the first */
+    const char *name, *doc; /* dump_ir=NAME prints the graph after it */
+    const char *after;      /* the pass that it follows; NULL: the first */
     const char *before;     /* and one that must come later; NULL: any */
     unsigned programs;
     mx_status (*run)(mx_graph *g, mx_compilation *c);

@@ -51,7 +51,7 @@ typedef struct {
     size_t host_bytes; /* a second buffer, in host memory (ops with `hosted` outputs) */
     mx_plan_bytes bytes;
     int64_t align; /* of every value, in bytes */
-    int linger;    /* nodes behind its last reader for which a small value keeps its memory */
+    int linger;    /* nodes after its last reader for which a small value keeps its memory */
     int n_threads;
 } mx_program;
 

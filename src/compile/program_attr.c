@@ -47,7 +47,7 @@ void mx_code_type(mx_codec *c, mx_type *t)
     code_dtype(c, &t->dtype);
     code_shape(c, &t->ndim, t->dim);
     if (mx_codec_reads(c) && !mx_type_fits(t)) {
-        mx_codec_refuse(c, "a tensor has a size that cannot be");
+        mx_codec_refuse(c, "a tensor has an impossible size");
         *t = (mx_type){0};
     }
 }
@@ -101,7 +101,7 @@ static mx_box moved(mx_codec *c, const mx_box *b)
     mx_mesh mesh = mx_mesh_without(c->mesh, MX_AXIS_STAGE, c->rank, &rank);
     for (int d = 0; d < b->whole.ndim; d++)
         if (!is_cut_of(&mesh, &b->at.dim[d], b->whole.dim[d]))
-            mx_codec_refuse(c, "a tensor is cut as none can be");
+            mx_codec_refuse(c, "a tensor is cut in an impossible way");
     if (!c->bad)
         own = mx_box_of(&mesh, rank, &b->whole, &b->at);
     own.first = b->first;
@@ -141,7 +141,7 @@ static void code_step(mx_codec *c, mx_group *g, int i)
     mx_group_step *s = &g->step[i];
     mx_code_op(c, &s->op);
     if (mx_codec_reads(c) && !mx_op_kind_is_tiled(s->op->kind) && !mx_group_step_sums_columns(s))
-        mx_codec_refuse(c, "a fused group has a step that cannot be one");
+        mx_codec_refuse(c, "a fused group has a step that cannot be fused");
     mx_code_type(c, &s->type);
     mx_code_attr(c, s->op, &s->attr, mx_type_count(&s->type));
     mx_code_int(c, &s->n_in, 0, 4);
@@ -261,7 +261,7 @@ void mx_code_attr(mx_codec *c, const mx_op *op, const void **attr, int64_t count
     if (c->mesh && op->fields == mx_collective_fields) {
         mx_collective_attr *a = (mx_collective_attr *)(void *)copy;
         if (a->axes < 0 || a->axes >= 1 << MX_AXIS_COUNT)
-            mx_codec_refuse(c, "a group of ranks has axes that there are not");
+            mx_codec_refuse(c, "a group of ranks has axes that do not exist");
         else
             a->index = mx_mesh_index(c->mesh, c->rank, (mx_axis_set)a->axes);
     }

@@ -244,7 +244,7 @@ static void check_node(mx_codec *c, mx_graph *g, const mx_node *n)
     if ((source && n->n_in) || (!source && !n->n_in && !n->op->infer && !n->op->dims) ||
         (outs >= 0 && n->n_out != (outs ? outs : 1)) || (named && !n->name) ||
         (named && mx_graph_find(g, n->name)))
-        mx_codec_refuse(c, "a node is not what its op says");
+        mx_codec_refuse(c, "a node contradicts its op");
     for (int k = 0; k < n->n_out; k++)
         if (n->op->alias[k] > n->n_in)
             mx_codec_refuse(c, "a node overwrites an input that it does not have");
@@ -323,7 +323,7 @@ static void read_places(mx_codec *c, mx_program *p, const record *r, const mx_no
     }
 }
 
-/* Runs every node behind what it needs, overwriting included? Inputs are earlier by themselves. */
+/* Runs every node after what it needs, overwriting included? Inputs are earlier by themselves. */
 static void check_order(mx_codec *c, const mx_graph *g)
 {
     mx_arena scratch = {0};
@@ -337,7 +337,7 @@ static void check_order(mx_codec *c, const mx_graph *g)
 
 static mx_status refused(const mx_codec *c)
 {
-    return c->bad ? mx_fail(MX_INPUT, "a program in it cannot be: %s", c->bad) : MX_OK;
+    return c->bad ? mx_fail(MX_INPUT, "a program in it is not valid: %s", c->bad) : MX_OK;
 }
 
 /* The order is that of the file: of nodes that follow each other by number. */

@@ -6,15 +6,16 @@
  *     name, scope, logical axes, box; for each output its place in memory
  *
  * and the numbers of its results and the sizes of its buffers. What follows from those (workspace,
- * FLOPs, bytes by class) is not kept: it is counted again for the device at hand, as at the end of
+ * FLOPs, bytes by class) is not kept: it is computed again for the current device, as at the end of
  * compiling.
  *
  * Ranks of a mesh have nearly the same programs. So records are kept once in a pool, and a program
  * is a list of numbers of records.
  *
- * Ranks that differ in their place on the axes data, fsdp and expert alone have one program, but
- * for the boxes of variables and inputs and for the indexes in their groups, both of which follow
- * from mesh and rank. So one of them is kept, and a codec with a mesh reads it as another's.
+ * Ranks that differ only in their place on the axes data, fsdp and expert have the same program,
+ * except for the boxes of variables and inputs and for their indexes in groups, both of which
+ * follow from mesh and rank. So one program is kept, and a codec that has a mesh reads it as
+ * another rank's.
  *
  * What is read is checked: every number against its limits, every place against the buffers, and
  * then the graph by the verifier, which infers every type again.

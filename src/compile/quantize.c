@@ -3,7 +3,7 @@
  * Runs after precision and merging, before autodiff. A matmul of activations and a weight,
  *     y = x w^T        ->       y = scaled_matmul(quantize(x), quantize(w))
  * carries its recipe along, from which its gradient builds the other two (ops/scaled_matmul.c).
- * Activations that several matmuls read are quantized once. On a mesh a weight is quantized behind
+ * Activations that several matmuls read are quantized once. On a mesh a weight is quantized after
  * the gather, and activations by each rank for itself. Everything else stays in high
  * precision: the embedding and the head, which are in no layer; norms, softmax and attention, which
  * are no matmuls of a weight; routers, by a rule of their names (exec/quant_config.c).
@@ -339,7 +339,7 @@ static mx_status run(mx_graph *g, mx_compilation *c)
 const mx_compile_pass mx_compile_pass_quantize = {
     .name = "quantize",
     .doc = "matmuls of 8-bit numbers, by scope pattern",
-    .behind = "stages",
+    .after = "stages",
     .programs = MX_IN_FORWARD | MX_IN_TRAINING,
     .run = run,
 };

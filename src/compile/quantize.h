@@ -19,7 +19,7 @@ typedef struct {
 typedef struct {
     const mx_quant_rule *rule;
     int n_rules;
-    mx_quant_report *report; /* the last program's; NULL: nobody reads it */
+    mx_quant_report *report; /* of the last program; NULL: none */
 } mx_quantization;
 
 /* A recipe by its name or one of MaxText's; NULL: there is none. */

@@ -1,14 +1,14 @@
-/* quantize_frozen.h - QLoRA: matrices that are not trained lie in 8 or 4 bits; adapters are
- * trained beside them.
+/* quantize_frozen.h - QLoRA: frozen matrices are stored in 8 or 4 bits; adapters are trained beside
+ * them.
  *
  *     kind    W                          what scales it
  *     int8    int8, of W's shape         W.code_scales (rows, 1)
  *     fp8     E4M3, of W's shape         W.code_scales (rows, 1)
  *     nf4     uint8 (..., cols / 2)      W.absmax (blocks) float32; nested: uint8, with
  *                                        W.nested_absmax (blocks / 256) and W.nested_offset ()
- * Each use reads the numbers that a `dequantize` node makes in the compute dtype; nothing keeps
- * them from pass to pass. On a mesh the pass runs before the graph is cut: W is whole on every rank
- * of its stage, with the codes of one device.
+ * Each use reads what a `dequantize` node makes of it in the compute dtype; that is not kept from
+ * the forward to the backward pass. On a mesh the pass runs before the graph is cut: W is whole on
+ * every rank of its stage, with the codes of one device.
  */
 #ifndef MX_COMPILE_QUANTIZE_FROZEN_H
 #define MX_COMPILE_QUANTIZE_FROZEN_H

@@ -95,8 +95,10 @@ static void encode_all(mx_graph *g, int n_old, mx_weight_quant quant)
         encode(g, w, quant);
     }
     if (turned && !n_layers)
-        mx_graph_fail(g, "quantization= keeps codes of matrices (out, in), and %s lies (in, out), "
-                      "as do the others; leave the key out", turned->name);
+        mx_graph_fail(g,
+                      "quantization= takes matrices stored (out, in), and %s is stored (in, out), "
+                      "as are the others; leave the key out",
+                      turned->name);
 }
 
 void mx_pass_quantize_weights(mx_graph *g, mx_weight_quant quant)

@@ -1,4 +1,5 @@
-/* quantize_weights.h - for programs that only predict: matrices lie in 8 or 4 bits, with scales. */
+/* quantize_weights.h - for inference programs: matrices stored in 8 or 4 bits, with
+ * scales. */
 #ifndef MX_COMPILE_QUANTIZE_WEIGHTS_H
 #define MX_COMPILE_QUANTIZE_WEIGHTS_H
 

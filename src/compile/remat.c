@@ -4,14 +4,15 @@
  * nothing inside a fused group and saves the memory (SwiGLU keeps its two projections, not their
  * elementwise product; a norm keeps its input).
  *
- * What else is kept is the policy's (keys/remat_policies.h), and with each of them the tensors
- * named in `save` or `offload` (offload.c moves those).
+ * What else is kept is up to the policy (keys/remat_policies.h); tensors named in `save` or
+ * `offload` are kept under every policy (offload.c moves the latter).
  *
- * On a mesh a weight that was gathered is gathered again, with every policy; so are the numbers of
- * a weight in codes, and random numbers.
+ * Under every policy a weight that was gathered over a mesh is gathered again, a quantized weight
+ * is dequantized again, and random numbers are drawn again.
  *
  * A value that is made from one tensor of its size and small ones (a GEMM's result and its bias, a
- * row less its mean) is not kept itself: they are, and the forward pass writes one tensor less.
+ * row less its mean) is not kept itself. Its inputs are, and the forward pass writes one tensor
+ * less.
  *
  * Stages of a pipeline keep what they receive. A copy is scheduled right before the first backward
  * node that needs it, so only one layer's activations live at a time.
@@ -50,7 +51,7 @@ static bool is_named(const remat *r, const mx_node *n)
     return n->name && (mx_glob_any(r->save, n->name) || mx_glob_any(r->offload, n->name));
 }
 
-static mx_node *behind_views(mx_node *x)
+static mx_node *through_views(mx_node *x)
 {
     while (x && x->op->kind == MX_VIEW)
         x = x->in[0];
@@ -84,9 +85,9 @@ static bool is_made_again(const mx_node *n)
     if (n->op == &mx_op_quantize) /* of a gathered weight */
         return is_made_again(n->in[0]);
     if (n->op == &mx_op_fake_quantize) /* of a weight */
-        return is_source(behind_views(n->in[0])) || is_made_again(n->in[0]);
+        return is_source(through_views(n->in[0])) || is_made_again(n->in[0]);
     return n->op == &mx_op_all_gather &&
-           (is_source(behind_views(n->in[0])) || is_made_again(n->in[0]) ||
+           (is_source(through_views(n->in[0])) || is_made_again(n->in[0]) ||
             concats_weights(n->in[0]));
 }
 
@@ -217,7 +218,7 @@ static bool keep_what_makes(remat *r, const mx_node *n)
     size_t size = mx_type_bytes(&n->type);
     int n_keep = 0, n_large = 0;
     for (int i = 0; i < n->n_in; i++) {
-        mx_node *x = behind_views(n->in[i]);
+        mx_node *x = through_views(n->in[i]);
         if (!x || available(r, x)) {
             n_large += x && !is_source(x) && 8 * mx_type_bytes(&x->type) > size;
             continue;
@@ -238,7 +239,7 @@ static void find_uses(remat *r, mx_node *const *order, int n, bool *used)
 {
     for (int i = 0; i < n; i++)
         for (int k = 0; k < order[i]->n_in; k++) {
-            mx_node *x = behind_views(order[i]->in[k]);
+            mx_node *x = through_views(order[i]->in[k]);
             mx_op_kind kind = order[i]->op->kind;
             if (!x || x->backward || kind == MX_VIEW)
                 continue;
@@ -296,7 +297,7 @@ static mx_status run(mx_graph *g, mx_compilation *c)
 const mx_compile_pass mx_compile_pass_remat = {
     .name = "remat",
     .doc = "which forward values the backward pass keeps, which it computes again",
-    .behind = "optimizer",
+    .after = "optimizer",
     .programs = MX_IN_TRAINING,
     .run = run,
 };

@@ -44,7 +44,7 @@ void mx_match_replace(mx_match *m, mx_node *old, mx_node *now);
 /* Applies the rules of a list that NULL ends; a NULL list is empty. */
 void mx_rewrite(mx_graph *g, const mx_rule *const *rules, mx_remat remat);
 
-/* Does somebody read n who may do so inside a fused group? What is made there costs no memory
+/* Is n read by a node that may read it inside a fused group? What is made there costs no memory
  * traffic. */
 bool mx_is_read_in_group(const mx_rewriter *r, const mx_node *n);
 

@@ -9,11 +9,11 @@ extern const mx_rule mx_rule_merge_qkv;        /* merge.c */
 extern const mx_rule mx_rule_bias;             /* epilogues.c, like those below */
 extern const mx_rule mx_rule_bias_before_gelu; /* for devices that have mx_rule_gelu */
 
-/* Behind remat, when it is known what the backward pass reads. */
+/* After remat, when it is known what the backward pass reads. */
 extern const mx_rule mx_rule_gelu;
-extern const mx_rule mx_rule_gelu_grad; /* behind mx_rule_gelu */
+extern const mx_rule mx_rule_gelu_grad; /* after mx_rule_gelu */
 extern const mx_rule mx_rule_swiglu;
-extern const mx_rule mx_rule_swiglu_grad; /* behind mx_rule_swiglu */
+extern const mx_rule mx_rule_swiglu_grad; /* after mx_rule_swiglu */
 extern const mx_rule mx_rule_expert_sums, mx_rule_expert_bias_sums; /* expert_sums.c */
 
 #endif

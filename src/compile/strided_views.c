@@ -113,7 +113,7 @@ static void try_split(finder *f, const mx_node *n)
     f->views->copies_nothing[n->id] = true;
 }
 
-static const mx_node *behind_views(const mx_node *x)
+static const mx_node *through_views(const mx_node *x)
 {
     while (x->op->kind == MX_VIEW)
         x = x->in[0];
@@ -130,7 +130,7 @@ static const mx_node *maker(const mx_node *x, int *out)
 
 static bool can_lie_in(const finder *f, const mx_node *c, int i)
 {
-    const mx_node *x = behind_views(c->in[i]);
+    const mx_node *x = through_views(c->in[i]);
     int out, times = 0;
     const mx_node *m = maker(x, &out);
     int64_t run = c->in[i]->type.dim[c->in[i]->type.ndim - 1];
@@ -150,7 +150,7 @@ static void try_concat(finder *f, mx_node *c)
     f->views->copies_nothing[c->id] = true;
     for (int i = 0; i < c->n_in; i++) {
         int out;
-        const mx_node *m = maker(behind_views(c->in[i]), &out);
+        const mx_node *m = maker(through_views(c->in[i]), &out);
         int64_t run = c->in[i]->type.dim[c->in[i]->type.ndim - 1];
         f->views->inside[(size_t)m->id * MX_MAX_OUT + (size_t)out] =
             (mx_strided_view){c, at, run, pitch};
@@ -166,7 +166,7 @@ static bool read_once(const finder *f, const mx_node *x)
         n += l->use[e].by->op->kind != MX_PROJECT; /* those are other outputs */
     return n == 1 && !l->n_roots;
 }
-/* The free split whose output x is, perhaps as a view, with nobody else reading it; or NULL. */
+/* The free split whose output x is, perhaps as a view, if nothing else reads it; or NULL. */
 static const mx_node *own_view(const finder *f, const mx_node *x, int64_t *run)
 {
     for (; x->op->kind == MX_VIEW; x = x->in[0])

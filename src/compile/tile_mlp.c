@@ -2,10 +2,10 @@
  *
  *     y = mlp(x), x (B, S, d)   ->   y = concat(mlp(x_1), .., mlp(x_n)),  x_i (B, S / n, d)
  *
- * Rows do not see each other there, so that the result is the same, and with remat_policy=full the
- * wide activations of one piece alone are there at a time: forwards, and again backwards. Gradients
- * of weights are sums over the pieces. What a long sequence costs otherwise is a layer's worth of
- * them, of which the longest have several times the layer's input.
+ * Rows do not depend on each other there, so the result is the same, and with remat_policy=full the
+ * wide activations of only one piece exist at a time, in the forward pass and again in the backward
+ * pass. Gradients of weights are sums over the pieces. Otherwise a long sequence costs a whole
+ * layer of such activations, which are several times as large as the layer's input.
  *
  * A region is what stands in the scope `mlp` of a layer and depends on the one activation that
  * comes from outside. It is left whole where an op of it is neither elementwise nor a matmul by
@@ -184,8 +184,10 @@ static mx_status run(mx_graph *g, mx_compilation *c)
     if (tiles < 2)
         return MX_OK;
     if (c->o->quantization)
-        return mx_fail(MX_USAGE, "num_mlp_tiling=%lld goes without quantization, whose scales are "
-                       "of whole tensors; leave one of them out", (long long)tiles);
+        return mx_fail(MX_USAGE,
+                       "num_mlp_tiling=%lld does not go with quantization, whose scales are of "
+                       "whole tensors; leave one of them out",
+                       (long long)tiles);
     MX_ASSERT(tiles <= MOST, "%lld tiles", (long long)tiles);
     int before = g->n_nodes;
     tiling t = {.g = g, .of_rows = MX_NEW_N(&scratch, bool, before),
@@ -206,7 +208,7 @@ static mx_status run(mx_graph *g, mx_compilation *c)
 const mx_compile_pass mx_compile_pass_tile_mlp = {
     .name = "tile_mlp",
     .doc = "dense MLPs in pieces of the sequence (num_mlp_tiling)",
-    .behind = "stages",
+    .after = "stages",
     .before = "quantize",
     .programs = MX_IN_FORWARD | MX_IN_TRAINING,
     .run = run,

@@ -86,7 +86,7 @@ void mx_uses_enter_new(mx_uses *u)
         enter(u, u->g->node[i]);
 }
 
-/* n, which nobody needs, reads nothing any more; nor does what only n needed. */
+/* n is not needed any more and reads nothing; nor does what only n needed. */
 static void leave(mx_uses *u, mx_node *n)
 {
     for (int i = 0; i < n->n_in; i++)

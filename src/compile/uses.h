@@ -33,7 +33,7 @@ static inline const mx_use_list *mx_uses_of(const mx_uses *u, const mx_node *n)
 {
     return &u->of[n->id];
 }
-/* Reads by nodes, and once for each time it is a root; 0: nobody needs it. */
+/* Reads by nodes, and once for each time it is a root; 0: it is not needed. */
 static inline int mx_uses_count(const mx_uses *u, const mx_node *n)
 {
     return u->of[n->id].n + u->of[n->id].n_roots;
@@ -43,8 +43,8 @@ mx_node *mx_uses_find(const mx_uses *u, const mx_node *n, const mx_op *op);
 
 /* Enters nodes made since the table was filled. */
 void mx_uses_enter_new(mx_uses *u);
-/* Whoever reads `old` reads `now` from here on, roots included. What nobody needs any more no
- * longer counts as a reader. */
+/* All readers of `old` read `now` from here on, roots included. Nodes that are no longer needed no
+ * longer count as readers. */
 void mx_uses_replace(mx_uses *u, mx_node *old, mx_node *now);
 
 #endif

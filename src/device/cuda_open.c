@@ -76,7 +76,7 @@ mx_status mx_device_choose_gpu(int place)
 
 static const mx_rule *const before_quantize[] = {&mx_rule_merge_qkv, NULL};
 static const mx_rule *const before_autodiff[] = {&mx_rule_bias, &mx_rule_bias_before_gelu, NULL};
-static const mx_rule *const behind_remat[] = {&mx_rule_gelu, &mx_rule_gelu_grad, &mx_rule_swiglu,
+static const mx_rule *const after_remat[] = {&mx_rule_gelu, &mx_rule_gelu_grad, &mx_rule_swiglu,
                                               &mx_rule_swiglu_grad, NULL};
 
 static size_t work_bytes(const mx_node *n, size_t most)
@@ -88,13 +88,13 @@ const mx_device_traits mx_cuda_traits = {
     .name = "cuda",
     .before_quantize = before_quantize,
     .before_autodiff = before_autodiff,
-    .behind_remat = behind_remat,
+    .after_remat = after_remat,
     .strided_views = true,
     .overlaps = true,
     .work_bytes = work_bytes,
     .gemm_work_bytes = MX_GPU_GEMM_WORK,
     .linger = 16,
-    .pad_rows = 8, /* a GEMM over a vocabulary that is no multiple of 8 reads the rows behind it */
+    .pad_rows = 8, /* a GEMM over a vocabulary that is no multiple of 8 reads the rows after it */
 };
 
 static mx_status open_cuda(mx_device **out)

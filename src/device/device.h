@@ -36,8 +36,8 @@ typedef struct {
     double all, waited;
 } mx_comm_seconds;
 
-/* A moment in a device's run, by what it has then: how many collectives were issued, or, where they
- * are over when a run returns, their seconds. */
+/* A moment in a device's run: how many collectives were issued by then, or, on a device whose runs
+ * are over when they return, the seconds they took. */
 typedef struct {
     int64_t calls;
     mx_comm_seconds seconds;
@@ -67,7 +67,7 @@ typedef struct {
 typedef struct {
     /* Pinned host memory that the device can write, and a mark (on CUDA an event). */
     mx_status (*open)(mx_device *d, size_t bytes, void **host, void **mark);
-    /* To that memory, behind the work issued so far: a copy; the device's clock in seconds. */
+    /* To that memory, after the work issued so far: a copy; the device's clock in seconds. */
     mx_status (*copy)(mx_device *d, void *dst, mx_device_buffer src);
     mx_status (*clock)(mx_device *d, double *dst);
     mx_status (*mark)(mx_device *d, void *mark); /* what was issued so far is one set */
@@ -227,7 +227,7 @@ typedef struct mx_process_group *(*mx_group_finder)(void *ctx, unsigned axes);
 void mx_session_set_groups(mx_session *s, mx_group_finder find, void *ctx);
 /* The same groups as another session's, for one that runs beside it. */
 void mx_session_share_groups(mx_session *s, const mx_session *other);
-/* Its weights are those of one stage: in a model's files are others, which it passes over. */
+/* It has the weights of one stage only, and passes over the others in a model's files. */
 void mx_session_set_stage(mx_session *s);
 bool mx_session_is_stage(const mx_session *s);
 
@@ -255,7 +255,7 @@ typedef struct {
     const char *axes;
     const struct mx_box *box; /* the part of the whole tensor that this is; NULL: the whole */
     mx_device_buffer buffer;
-    size_t readable_bytes; /* from its beginning on; zeros behind its own */
+    size_t readable_bytes; /* from its beginning on; zeros after its own */
     bool written;
 } mx_var;
 const mx_type *mx_var_whole(const mx_var *v); /* the type of the whole tensor */
@@ -305,11 +305,11 @@ typedef struct {
     mx_session *session; /* borrows */
     float *value;        /* owns, n of them */
     int n;
-    double *clock; /* behind the values: what mx_readback_clock asked for */
+    double *clock; /* after the values: what mx_readback_clock asked for */
     void *mark;    /* the device's own; NULL: values are there at once */
 } mx_readback;
 mx_status mx_readback_open(mx_readback *r, mx_session *s, int n) MX_MUST_USE;
-/* float32, to value[i] and, where it is more than a scalar, those behind it. */
+/* float32, to value[i] and, where it is more than a scalar, those after it. */
 mx_status mx_readback_copy(mx_readback *r, mx_exec *e, const char *name, int i) MX_MUST_USE;
 /* Of a value of float32 or int32: n of its elements from `from` on, as value[to..]. */
 typedef struct {

@@ -26,7 +26,7 @@ static const mx_device_kind *most_preferred(int below)
     return best;
 }
 
-/* What is wrong with a device that was not asked for by name is not said. */
+/* Why a device cannot be opened is said only where it was asked for by name. */
 static mx_status open_any(mx_device **out)
 {
     const mx_device_kind *k = most_preferred(INT32_MAX);

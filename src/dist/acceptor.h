@@ -1,8 +1,9 @@
-/* acceptor.h - a listener, and the connections that have not shown yet that they belong here.
+/* acceptor.h - a listener, and the connections that have not yet proved that they belong to the
+ * run.
  *
- * Anybody can connect; so a connection may wait for a few seconds only, a limited number of them
- * wait at a time, and when there are that many the oldest is closed for a new one after a moment.
- * Whoever knows the secret needs milliseconds. Refused connections are counted.
+ * Anybody can connect, so a connection may wait only a few seconds, a limited number wait at a
+ * time, and when there are that many the oldest is soon closed in favour of a new one. A peer that
+ * knows the secret needs milliseconds. Refused connections are counted.
  */
 #ifndef MX_DIST_ACCEPTOR_H
 #define MX_DIST_ACCEPTOR_H

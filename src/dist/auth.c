@@ -59,8 +59,8 @@ mx_status mx_auth_key_of_text(mx_auth_key *key, const char *secret)
 {
     if (strlen(secret) < MX_AUTH_SECRET_LEAST)
         return mx_fail(MX_USAGE,
-                       "rendezvous_secret has %zu characters; expected at least %d that nobody "
-                       "guesses (`openssl rand -hex 16` makes some), the same for all ranks",
+                       "rendezvous_secret has %zu characters; expected at least %d that cannot be "
+                       "guessed (`openssl rand -hex 16` makes some), the same for all ranks",
                        strlen(secret), MX_AUTH_SECRET_LEAST);
     *key = mx_auth_derive(&(mx_auth_key){{0}}, "rendezvous secret", secret, strlen(secret));
     return MX_OK;

@@ -235,14 +235,14 @@ mx_status mx_comm_share_path(mx_comm *c, mx_arena *a, const char **path)
     if (bad[0])
         return mx_fail(MX_USAGE, "a path of the run has more than %d bytes", PATH_BYTES - 1);
     if (bad[1])
-        return mx_fail(MX_USAGE, "a path of the run has characters that cannot be shown, which "
-                                 "several ranks do not take; choose another run_name or "
+        return mx_fail(MX_USAGE, "a path of the run has characters that cannot be printed, which "
+                                 "runs of several ranks do not accept; choose another run_name or "
                                  "base_output_directory");
     if (mine)
         memcpy(buf, *path, strlen(*path) + 1);
     MX_TRY(mx_comm_broadcast(c, buf, sizeof buf, 0));
     if (!memchr(buf, 0, sizeof buf) || !is_plain(buf))
-        return mx_fail(MX_DEVICE, "rank 0 has sent a path that is none: %s",
+        return mx_fail(MX_DEVICE, "rank 0 has sent a path that is not valid: %s",
                        mx_printable(shown, sizeof shown, buf, sizeof buf));
     if (c->rank)
         *path = *buf ? mx_arena_strdup(a, buf) : NULL;

@@ -98,7 +98,7 @@ typedef struct {
     const char *note;
 } mx_comm_choice;
 mx_status mx_comm_open(mx_comm **out, mx_coord *coord, mx_comm_choice *choice) MX_MUST_USE;
-/* Waits for nobody. NULL is a no-op. */
+/* Waits for no other rank. NULL is a no-op. */
 void mx_comm_close(mx_comm *c);
 
 /* With some of the ranks, each of which says so too; none twice, and not this one. */

@@ -1,7 +1,7 @@
 /* comm_sum.c - sums of long vectors over all ranks of a communicator.
  *
  * The vector is cut into one slice a rank: slice s of each goes to rank s, which adds them up in
- * the order of ranks, ((x0 + x1) + x2) + ..., and sends the sum to everybody. Each rank sends and
+ * the order of ranks, ((x0 + x1) + x2) + ..., and sends the sum to all. Each rank sends and
  * receives 2 (R-1)/R of the vector, as in a ring, and the order of additions is one for every
  * element.
  */

@@ -209,7 +209,8 @@ static bool is_delivered_locked(const mx_coord *c)
     return true;
 }
 
-/* A process that was stopped itself, or had no time, has heard of nobody: that is not their fault.
+/* A process that was itself stopped, or got no processor time, has heard from no rank: they are not
+ * to blame.
  */
 static void forgive_locked(mx_coord *c, double now)
 {
@@ -235,7 +236,7 @@ static void step_locked(mx_coord *c)
     pthread_cond_broadcast(&c->changed);
 }
 
-/* The run has failed, and who should end this process does not get to it. */
+/* The run has failed, and the thread that should end this process does not get to it. */
 static void end_process(mx_coord *c)
 {
     char why[MX_COORD_WHY];

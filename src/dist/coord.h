@@ -4,16 +4,16 @@
  * on either side and which carries nothing but small signed frames (wire.h):
  *
  *     rendezvous   A rank that shows that it knows the secret (auth.h), and was started with the
- *                  same program and configuration, is admitted; when all are, everybody is told
- *                  who and where the others are. What differs is named on both sides.
+ *                  same program and configuration, is admitted; when all are, every rank learns who
+ *                  and where the others are. What differs is named on both sides.
  *     heartbeat    Several times within the limit each rank tells rank 0 that it lives and in which
  *                  calls it waits, and rank 0 tells each that it lives. A process that is stopped,
  *                  killed or cut off is known by its silence or its closed connection; a hung one,
  *                  whose thread still answers, by a call that it does not come to.
  *     verdict      The first failure that rank 0 learns of is the run's: it names the rank to blame
- *                  and every rank ends with the same words; *told says that rank 0's are enough.
- *                  It wakes whoever waits (the alarm), and ends a process that does not come to
- *                  its end by itself.
+ *                  and every rank ends with the same words; *rank0_reports says that rank 0 reports
+ *                  them for all. It wakes the threads that wait (the alarm), and terminates a
+ *                  process that does not end by itself.
  *
  * Nothing here depends on how data travels. A communicator (comm.h) of any kind marks its calls
  * (enter, progress, leave), watches the alarm where it waits and asks mx_coord_check what became
@@ -56,7 +56,7 @@ typedef struct {
     const mx_coord_part *parts;
     int n_parts;
     /* On rank 0, while ranks join, by the thread that joins: whom it waits for, who was refused.
-     * NULL: nobody wants to know. */
+     * NULL: not wanted. */
     void (*say)(void *ctx, const char *text);
     /* The run has failed and this process has not closed the coordinator some seconds later: its
      * thread may be stuck in a call that nobody can end. Called by the coordinator's own thread; it
@@ -65,7 +65,7 @@ typedef struct {
     void *ctx;
     /* Set on other ranks when the run fails by something that rank 0 has to say: ranks that cannot
      * join, and a rank that has said why it ends. NULL: nobody asks. */
-    bool *told;
+    bool *rank0_reports;
 } mx_coord_options;
 
 mx_status mx_coord_open(mx_coord **out, const mx_launch *p, const mx_coord_options *o) MX_MUST_USE;
@@ -80,7 +80,7 @@ double mx_coord_join_timeout(const mx_coord *c);
 const char *mx_coord_who(const mx_coord *c, int rank);
 /* Where it was reached, or reaches this machine; the port is of no use. */
 const struct sockaddr_storage *mx_coord_address(const mx_coord *c, int rank);
-/* Of this run; nobody else has it. */
+/* Of this run; no other run has it. */
 mx_auth_key mx_coord_key(const mx_coord *c);
 
 /* `bytes` of every rank into all[rank * bytes], at most MX_COORD_BLOB: what a communicator must
@@ -108,7 +108,7 @@ void mx_coord_abort(mx_coord *c, mx_code code, const char *why);
  *     progress  something has arrived
  *     leave     it is over
  * A thread in a call runs at least every MX_COORD_WAKE_S, however long it waits: one that does not
- * run at all hangs, and is told by that from those that wait for it.
+ * run at all hangs, and that distinguishes it from those that wait for it.
  * Cheap; from any thread, one a channel. */
 mx_status mx_coord_channel_open(mx_coord *c, int *channel, uint32_t *opened) MX_MUST_USE;
 void mx_coord_channel_close(mx_coord *c, int channel);

@@ -123,7 +123,7 @@ struct mx_coord {
     int culprit;
     double judged_at;
     bool alone; /* on rank 0: it is enough that this one says it */
-    /* For whoever waits for the others. */
+    /* For the thread that waits for the others. */
     char note[MX_COORD_NOTE]; /* to be said; "": nothing */
     bool has_said_refused;
 };
@@ -167,8 +167,8 @@ bool mx_coord_take_blob_locked(mx_coord *c, int rank, mx_wire_frame *f); /* on r
 void mx_coord_tell_blobs_locked(mx_coord *c, int rank);                  /* on rank 0 */
 bool mx_coord_take_gathered_locked(mx_coord *c, mx_wire_frame *f);       /* on others */
 
-/* coord_judge.c: on rank 0, has somebody fallen silent or does not come to a call? On all, does
- * somebody wait for a rank that has left in an orderly way and will never come? */
+/* coord_judge.c. On rank 0: has a rank fallen silent, or does one not come to a call? On all ranks:
+ * does one wait for a rank that has left in an orderly way and will never come? */
 void mx_coord_judge_silence_locked(mx_coord *c, double now);
 void mx_coord_judge_left_locked(mx_coord *c);
 

@@ -1,9 +1,9 @@
 /* coord_judge.c - who has fallen silent, does not come to a call, or has left before it.
  *
- * Rank 0 looks. A process that does not answer at all is found by its heartbeat. One that answers
+ * Rank 0 decides. A process that does not answer at all is found by its heartbeat. One that answers
  * may still hang: then others wait for it in a call. Of all waits that are too long the longest
  * came first and led to the others. From it we go from each rank to the one that it waits for, and
- * blame the first that waits for nobody: it is in no call, or in one in which its thread does not
+ * blame the first that waits for no other: it is in no call, or in one in which its thread does not
  * run. Of a call that waits for all, whichever rank has not come to it is to blame, unless it
  * waits for another one itself.
  */
@@ -76,8 +76,9 @@ static int find_hung(const mx_coord *c, int waiter, int channel)
     return -1;
 }
 
-/* Whom to blame for a wait: who has not come to the call and waits for nobody himself; where those
- * who have not come all wait for others, who waits for nobody; else all who have not come. */
+/* Whom to blame for a wait: ranks that have not come to the call and wait for no other rank; where
+ * all that have not come wait for others, the ranks that wait for none; else all that have not
+ * come. */
 static bool is_to_blame(const mx_coord *c, int rank, int channel, const mx_coord_channel_state *w)
 {
     bool any_idle = false, any_late = false, late = is_late(c, rank, channel, w);

@@ -46,10 +46,10 @@ static mx_status refused(const mx_coord *c, mx_wire_reason why, uint64_t detail)
                    host, port);
 }
 
-static void tell_told(mx_coord *c)
+static void note_reported(mx_coord *c)
 {
-    if (c->o.told)
-        *c->o.told |= !c->why[0];
+    if (c->o.rank0_reports)
+        *c->o.rank0_reports |= !c->why[0];
 }
 
 static void take_refusal(mx_coord *c, mx_wire_frame *f)
@@ -57,7 +57,7 @@ static void take_refusal(mx_coord *c, mx_wire_frame *f)
     uint64_t why = mx_wire_get_int(f, 1), size = mx_wire_get_int(f, 4), n = mx_wire_get_int(f, 2);
     mx_str names = {0};
     if (why != MX_WIRE_ANOTHER_JOB) /* rank 0 has ended its own run for it, and says so */
-        tell_told(c);
+        note_reported(c);
     if (why != MX_WIRE_OTHER_PARTS) {
         mx_status st = refused(c, (mx_wire_reason)why, size);
         mx_coord_judge_locked(c, MX_USAGE, c->rank, "%s", mx_status_text(st));
@@ -127,7 +127,7 @@ static bool take_verdict(mx_coord *c, mx_wire_frame *f)
     if (!mx_wire_is_read(f) || culprit < -1 || culprit >= c->size)
         return false;
     if (alone)
-        tell_told(c);
+        note_reported(c);
     mx_coord_judge_locked(c, mx_coord_code(code), culprit, "%s",
                           *words ? words : "rank 0 ends the run");
     return true;
@@ -280,7 +280,7 @@ static void say_waiting(const mx_coord *c, double begun, double *next, const cha
     *next *= 2;
 }
 
-/* One attempt. OK and *again: nobody, or somebody else, was there. */
+/* One attempt. OK and *again: nothing answered, or something other than rank 0. */
 static mx_status call_once(mx_coord *c, double deadline, bool *again, char why[MX_RENDEZVOUS_WHY])
 {
     mx_rank *root = &c->member[0];
@@ -303,7 +303,7 @@ static mx_status call_once(mx_coord *c, double deadline, bool *again, char why[M
         c->member[c->rank].at = own;
     if (st || *again)
         mx_socket_close(&root->link->fd);
-    snprintf(why, MX_RENDEZVOUS_WHY, "who answers there is not rank 0 of a run");
+    snprintf(why, MX_RENDEZVOUS_WHY, "what answers there is not rank 0 of a run");
     return st;
 }
 

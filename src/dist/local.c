@@ -218,7 +218,7 @@ static bool has_failed(const shared *s)
     return __atomic_load_n(&s->world->failed, __ATOMIC_ACQUIRE);
 }
 
-/* Under the lock: behind mx_local_abort nobody touches the memory of the rank that left. */
+/* Under the lock: after mx_local_abort no rank touches the memory of the one that left. */
 static void copy_message(const mx_message *from, const mx_message *to)
 {
     MX_ASSERT(from->bytes == to->bytes, "%zu bytes were sent, %zu are expected", from->bytes,

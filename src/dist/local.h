@@ -21,7 +21,7 @@ mx_process_group *mx_local_everybody(mx_local_world *w, int rank, int channel);
 mx_status mx_local_broadcast(mx_process_group *g, void *data, size_t bytes, int root) MX_MUST_USE;
 /* The communicator of all ranks (local_comm.c). Close before the world is freed. */
 mx_status mx_local_comm_open(mx_comm **out, mx_local_world *w, int rank) MX_MUST_USE;
-/* The rank leaves; `why` is what the others are told. */
+/* The rank leaves; `why` is what the others report. */
 void mx_local_abort(mx_local_world *w, int rank, const char *why);
 /* The rank that left first with an error; -1: none has. */
 int mx_local_failed(mx_local_world *w);

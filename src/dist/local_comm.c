@@ -10,7 +10,7 @@ typedef struct {
     mx_comm base;
     mx_local_world *world;
     mx_process_group *group;
-    int n_split; /* so many were split off */
+    int n_split; /* communicators split off so far */
     int channel;
 } local_comm;
 

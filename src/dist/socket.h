@@ -18,10 +18,10 @@ typedef struct {
 bool mx_wait_is_over(const mx_wait *w);
 /* Waits for one of `events`. False: the wait ended first. */
 bool mx_socket_wait(int fd, short events, const mx_wait *w);
-/* -1 and errno when nobody answers. */
+/* -1 and errno when nothing answers. */
 int mx_socket_connect(const struct sockaddr_storage *a, const mx_wait *w);
 int mx_socket_listen(const struct sockaddr_storage *a, int backlog);
-/* -1: nobody is there. */
+/* -1: no connection is waiting. */
 int mx_socket_accept(int listener, struct sockaddr_storage *from);
 /* Writes all n bytes. False: the other side is gone, or the wait ended first. */
 bool mx_socket_send(int fd, const void *p, size_t n, const mx_wait *w);

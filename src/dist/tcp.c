@@ -92,14 +92,14 @@ static mx_status check_header(mx_tcp *t, int r, const char *call)
     if (strncmp(h->call, call, sizeof h->call) == 0 && h->number == t->peer[r].calls &&
         h->bytes == t->move[r].in_bytes)
         return MX_OK;
-    return mx_coord_fail(t->base.coord, -1,
-                         "%s is at %s number %llu with %llu bytes, and %s at %s number %llu with "
-                         "%zu: ranks do not do the same; were they started with one command?",
-                         mx_coord_who(t->base.coord, r),
-                         mx_printable(name, sizeof name, h->call, sizeof h->call),
-                         (unsigned long long)h->number, (unsigned long long)h->bytes,
-                         mx_coord_who(t->base.coord, t->base.rank), call,
-                         (unsigned long long)t->peer[r].calls, t->move[r].in_bytes);
+    return mx_coord_fail(
+        t->base.coord, -1,
+        "%s is at %s number %llu with %llu bytes, and %s at %s number %llu with "
+        "%zu: the ranks are doing different things; were they started with one command?",
+        mx_coord_who(t->base.coord, r), mx_printable(name, sizeof name, h->call, sizeof h->call),
+        (unsigned long long)h->number, (unsigned long long)h->bytes,
+        mx_coord_who(t->base.coord, t->base.rank), call, (unsigned long long)t->peer[r].calls,
+        t->move[r].in_bytes);
 }
 
 /* What is ready at one rank's socket. */
@@ -212,8 +212,7 @@ static void plan(mx_tcp *t, const char *call, const mx_comm_move *with)
     m->say.bytes = with->out_bytes;
 }
 
-/* Nobody completes a call before all have begun it, so whoever is to blame has not been in this
- * one.
+/* No rank completes a call before all have begun it, so the rank to blame has not begun this one.
  */
 static mx_status exchange(mx_comm *c, const char *call, const mx_comm_move *moves, int n)
 {

@@ -91,8 +91,9 @@ static mx_status accept_others(mx_tcp *t, int listener, const mx_wait *w)
     mx_acceptor_close(&a);
     int r = missing(t);
     MX_TRY(mx_coord_check(c));
-    return r < 0 ? MX_OK
-                 : mx_coord_fail(c, r, "%s was there and does not connect", mx_coord_who(c, r));
+    return r < 0
+               ? MX_OK
+               : mx_coord_fail(c, r, "%s joined the run but does not connect", mx_coord_who(c, r));
 }
 
 mx_status mx_tcp_mesh(mx_tcp *t)

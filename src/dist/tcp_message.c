@@ -28,7 +28,7 @@ typedef struct early {
 
 struct mx_tcp_mail {
     frame in, out;
-    size_t got, gone;       /* of the frame and the bytes behind it */
+    size_t got, gone;       /* of the frame and the bytes after it */
     mx_transfer *into, *from; /* NULL: no bytes follow the frame */
     bool sending;
     early *early, *spare;
@@ -40,8 +40,8 @@ typedef struct mx_tcp_mail mail;
 static mx_status mismatch(mx_tcp *t, int r, const frame *f, size_t here)
 {
     return mx_coord_fail(t->base.coord, -1,
-                         "%s has a message of tag %lld with %llu bytes, and %s one with %zu: ranks "
-                         "do not do the same; were they started with one command?",
+                         "%s has a message of tag %lld with %llu bytes, and %s one with %zu: the "
+                         "ranks are doing different things; were they started with one command?",
                          mx_coord_who(t->base.coord, r), (long long)f->tag,
                          (unsigned long long)f->bytes, mx_coord_who(t->base.coord, t->base.rank),
                          here);

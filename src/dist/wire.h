@@ -8,7 +8,7 @@
  *
  * Integers are little-endian. Every kind has limits on its body; a header outside of them is
  * refused before a byte of the body is read, and a reader holds one frame of the largest size, so
- * nobody makes a rank allocate.
+ * no peer can make a rank allocate memory.
  *
  * The first frames of a connection agree on keys; a signed frame shows that its sender knows the
  * secret, that it is the next one and that it was made for this connection and direction:

@@ -136,7 +136,7 @@ void mx_pass_attention_dropout(mx_graph *g, double rate)
         n_dropped++;
     }
     if (!n_dropped)
-        mx_graph_fail(g, "attention_dropout: this model has no attention that it is for");
+        mx_graph_fail(g, "attention_dropout: this model has no attention that it applies to");
     mx_graph_resolve(g);
     mx_graph_renumber(g);
 }

@@ -52,6 +52,6 @@ void mx_pass_dropout(mx_graph *g, double rate)
         }
     mx_arena_fini(&scratch);
     if (!n_dropped)
-        mx_graph_fail(g, "dropout_rate: this model has no tensor that it is for");
+        mx_graph_fail(g, "dropout_rate: this model has no tensor that it applies to");
     mx_graph_renumber(g);
 }

@@ -72,7 +72,7 @@ static mx_status refuse_quantized(const mx_config *c)
     if (!*qtype)
         return MX_OK;
     return mx_fail(MX_USAGE,
-                   "%s: lora_weight_qtype=%s is how weights lie that adapters are trained beside; "
+                   "%s: lora_weight_qtype=%s is how the weights beside adapters are stored; "
                    "set lora.enable_lora=true, or leave it out", mx_config_where(c, key), qtype);
 }
 
@@ -105,7 +105,8 @@ mx_status mx_frozen_quant_from_config(const mx_config *c, const mx_lora *l, mx_a
     if (!l || !*qtype)
         return MX_OK;
     if (*mx_config_text(c, "quantization") || *mx_config_text(c, "quant_cfg_path"))
-        return mx_fail(MX_USAGE, "%s: quantization= is for matmuls of weights that lie in full; "
+        return mx_fail(MX_USAGE,
+                       "%s: quantization= is for matmuls of weights that are stored in full; "
                        "with lora_weight_qtype=%s leave it out",
                        mx_config_where(c, "quantization"), qtype);
     mx_frozen_quant *quant = MX_NEW(a, mx_frozen_quant);

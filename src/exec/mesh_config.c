@@ -45,7 +45,7 @@ static mx_status read_level(const mx_config *c, const char *level, int *degree, 
     return MX_OK;
 }
 
-/* What one -1 stands for: the factor that is missing to `all`; 1 where nobody says how many. */
+/* What one -1 stands for: the factor that is missing to `all`; 1 where that number is not given. */
 static mx_status fill_in(const char *where, int *degree, int64_t all)
 {
     int64_t known = 1;
@@ -89,7 +89,7 @@ static mx_status read_rules(mx_mesh_plan *p, const mx_config *c)
         bool more = false;
         for (int k = 0; k < i; k++) {
             if (strcmp(item[k], item[i]) == 0)
-                return mx_fail(MX_USAGE, "%s: the rule `%s` is there twice",
+                return mx_fail(MX_USAGE, "%s: the rule `%s` is given twice",
                                mx_config_where(c, "logical_axis_rules"), item[i]);
             more |= strcspn(item[k], "=") == name && memcmp(item[k], item[i], name) == 0;
         }
@@ -112,7 +112,7 @@ static mx_status read_context(mx_partition *how, const mx_config *c)
             how->context = (mx_context_strategy)i;
             return MX_OK;
         }
-    return mx_fail(MX_USAGE, "%s: %s=%s is not done yet; use all_gather, ring or ulysses",
+    return mx_fail(MX_USAGE, "%s: %s=%s is not built yet; use all_gather, ring or ulysses",
                    mx_config_where(c, key), key, want);
 }
 
@@ -122,8 +122,9 @@ static mx_status check_axes(const mx_mesh_plan *p)
                                       MX_AXIS_CONTEXT_AUTOREGRESSIVE, MX_AXIS_AUTOREGRESSIVE};
     for (size_t i = 0; i < sizeof not_yet / sizeof *not_yet; i++)
         if (mx_mesh_degree(&p->mesh, not_yet[i]) > 1)
-            return mx_fail(MX_USAGE, "the mesh has %s=%d, and that axis is not done yet; there are "
-                           "data, stage, fsdp, fsdp_transpose, tensor, sequence, context, expert",
+            return mx_fail(MX_USAGE,
+                           "the mesh has %s=%d, and that axis is not built yet; the axes are data, "
+                           "stage, fsdp, fsdp_transpose, tensor, sequence, context, expert",
                            mx_axis_name(not_yet[i]), mx_mesh_degree(&p->mesh, not_yet[i]));
     return MX_OK;
 }
@@ -166,7 +167,7 @@ static const char *where_of(const mx_config *c)
 }
 
 /* How many nodes a -1 across nodes is a share of: where the user has set it and no degree inside a
- * node is open, all ranks in groups of those degrees' product. 0: nobody says. */
+ * node is open, all ranks in groups of those degrees' product. 0: not given. */
 static int64_t nodes_of(const mx_mesh_plan *p, const mx_config *c, int64_t ranks)
 {
     char key[WORD];
@@ -251,7 +252,7 @@ static int64_t common_divisor(int64_t a, int64_t b)
     return b ? common_divisor(b, a % b) : a;
 }
 
-/* Degrees that all stand inside a node, over nodes of so many ranks. */
+/* Degrees that are all inside a node, spread over nodes of this many ranks. */
 static void fill_nodes(mx_mesh *m, int64_t per_node)
 {
     for (int a = MX_AXIS_COUNT - 1; a >= 0; a--) {
@@ -338,8 +339,9 @@ mx_status mx_mesh_check(const mx_mesh_plan *p, const mx_config *c)
                                           "context_parallel_load_balance=false has one)" : "");
     if (mx_config_bool(c, "use_qk_clip") && (mx_mesh_degree(&p->mesh, MX_AXIS_STAGE) > 1 ||
                                              p->how.optimizer_over_data))
-        return mx_fail(MX_USAGE, "%s: use_qk_clip with stages, or with shard_optimizer_over_data, "
-                       "is not done yet; leave one of them out",
+        return mx_fail(MX_USAGE,
+                       "%s: use_qk_clip with stages, or with shard_optimizer_over_data, is not "
+                       "built yet; leave one of them out",
                        mx_config_where(c, "use_qk_clip"));
     return MX_OK;
 }

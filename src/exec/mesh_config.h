@@ -25,8 +25,8 @@ typedef struct {
 mx_status mx_mesh_configure(mx_mesh_plan *p, const mx_config *c, int processes) MX_MUST_USE;
 /* The ranks that the degrees multiply to, where the keys give any; 0: they ask for no mesh. */
 mx_status mx_mesh_asked(const mx_config *c, int64_t *ranks) MX_MUST_USE;
-/* The degrees that the keys give, for a machine of so many nodes of so many ranks, whether it is
- * there or not. The axes of mesh= fill nodes from the innermost out. */
+/* The degrees that the keys give, for a machine of `nodes` nodes of `per_node` ranks, which need
+ * not be there. The axes of mesh= fill nodes from the innermost out. */
 mx_status mx_mesh_read(mx_mesh *m, const mx_config *c, int64_t nodes,
                        int64_t per_node) MX_MUST_USE;
 /* As if the keys asked for this mesh. */

@@ -67,7 +67,7 @@ mx_status mx_model_place(const char *given, mx_fetch_what what, const mx_config 
     if (c && mx_config_has(c, "hf_access_token"))
         q.token = mx_config_text(c, "hf_access_token");
     MX_TRY(mx_status_wrap(mx_hub_fetch(&q, a, &paths, &n, &folder),
-                          "%s is no folder here, so it was looked for on the hub", given));
+                          "%s is not a folder here, so it was looked for on the hub", given));
     *dir = folder;
     return MX_OK;
 }
@@ -80,7 +80,7 @@ static mx_status open_adapter(mx_model_ref *r, const char *path)
     const char *base = r->adapter.base;
     if (!*base || !exists(&r->arena, base, "config.json"))
         return mx_fail(MX_INPUT,
-                       "%s is an adapter for \"%s\", which is no model's folder here; give the "
+                       "%s is an adapter for \"%s\", which is not a model's folder here; give the "
                        "model, and adapter=%s beside it",
                        path, base, path);
     return open_dir(r, base);

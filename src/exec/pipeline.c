@@ -306,7 +306,7 @@ static mx_status run_action(mx_pipeline *p, const mx_action *a, const mx_pipelin
     }
 }
 
-/* A read comes behind everything that was launched before it. */
+/* A read comes after everything that was launched before it. */
 static mx_status wait_for_device(mx_pipeline *p)
 {
     mx_device *d = mx_session_device(p->session);

@@ -26,12 +26,12 @@ typedef struct {
     int repeats;        /* chunks of each stage */
     int microbatches;
     int layers_each;    /* of a chunk; 0: chunks of nearly equal cost */
-    const mx_layer_chunks *as; /* cut as another pipeline was (its `cut`); NULL: anew */
+    const mx_layer_chunks *as; /* the `cut` of another pipeline, to be used again; NULL: none */
     mx_compile_options compile;
 } mx_pipeline_options;
 
 /* What the caller does with a microbatch: writes its inputs (names that a program does not use are
- * ignored), and reads the results of the last chunk behind its F. */
+ * ignored), and reads the results of the last chunk after its F. */
 typedef struct {
     mx_status (*write)(void *ctx, int microbatch, mx_exec *e);
     mx_status (*read)(void *ctx, int microbatch, mx_exec *e);
@@ -68,8 +68,8 @@ typedef struct {
     mx_device_buffer others; /* owns: for the gradients of other holders */
     size_t others_bytes;
     char *others_mirror; /* owns: as `mirror`, and room for what this stage sends */
-    /* When each action of this stage's list began and ended, mx_clock_now; borrows. NULL: nobody
-     * asks, and nobody waits for the device behind an action. */
+    /* When each action of this stage's list began and ended, mx_clock_now; borrows. NULL: not
+     * measured, and no action waits for the device. */
     double *took;
 } mx_pipeline;
 

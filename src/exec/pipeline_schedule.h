@@ -33,9 +33,9 @@ typedef enum {
     MX_DO_B,
     MX_DO_W,
     MX_DO_RECEIVE,      /* what F reads, from the chunk before */
-    MX_DO_SEND,         /* to the chunk behind */
+    MX_DO_SEND,         /* to the chunk after */
     MX_DO_POST_GRAD,    /* there is room for what B reads: its sender need not wait */
-    MX_DO_RECEIVE_GRAD, /* what B reads, from the chunk behind */
+    MX_DO_RECEIVE_GRAD, /* what B reads, from the chunk after */
     MX_DO_SEND_GRAD,    /* to the chunk before */
     MX_DO_AWAIT,        /* until what was sent from the slot has been taken: it is needed */
     MX_DO_KINDS

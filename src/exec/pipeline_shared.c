@@ -1,5 +1,5 @@
 /* pipeline_shared.c - weights that several stages have (tied embeddings): each of them has its own
- * copy and its own gradient; behind the last microbatch every holder adds up the gradients of all,
+ * copy and its own gradient; after the last microbatch every holder adds up the gradients of all,
  * in the order of stages, so that the copies stay the same to the bit. */
 #include "exec/pipeline.h"
 
@@ -126,7 +126,7 @@ mx_status mx_pipeline_share_bind(mx_pipeline *p)
 
 typedef mx_status (*messenger)(mx_process_group *g, const mx_message *m);
 
-/* To, or from, every other holder; what arrives lies one behind the other. */
+/* To, or from, every other holder; what arrives lies one after the other. */
 static mx_status exchange(mx_pipeline *p, int which, messenger how, bool arrives)
 {
     const mx_shared_weight *w = &p->shared[which];

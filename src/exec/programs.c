@@ -35,7 +35,7 @@ static mx_status check_company(const mx_config *c)
     const char *key = "enable_rampup_batch_size";
     if (!mx_config_bool(c, key))
         return MX_OK;
-    return mx_fail(MX_USAGE, "%s: %s on a mesh with stages is not done yet; leave one of them out",
+    return mx_fail(MX_USAGE, "%s: %s on a mesh with stages is not built yet; leave one of them out",
                    mx_config_where(c, key), key);
 }
 

@@ -38,8 +38,8 @@ typedef struct {
     mx_process_group *stages; /* its ranks, borrowed; to be set before it is opened */
 } mx_programs;
 
-/* Who runs them: so many ranks, of which so many have rows of their own; `on` the rank of a mesh
- * that they are compiled for, NULL: each has the whole model. */
+/* Who runs them: how many ranks, and how many of these have rows of their own. on: the rank of a
+ * mesh that they are compiled for; NULL: each has the whole model. */
 typedef struct {
     int64_t ranks, data_ranks;
     const mx_partition *on;
@@ -51,7 +51,7 @@ mx_status mx_programs_configure(mx_programs_request *q, const mx_config *cfg,
 /* How the keys cut the model for the stages of this rank's mesh; c may be NULL: the defaults. */
 void mx_pipeline_configure(mx_pipeline_options *p, const mx_config *c, const mx_model_spec *m,
                            const mx_partition *on);
-/* How many microbatches so many sequences of a data rank are. */
+/* Into how many microbatches `rows` sequences of a data rank are divided. */
 mx_status mx_pipeline_parts(const mx_config *c, int stages, int64_t rows,
                             int64_t *out) MX_MUST_USE;
 /* Sequences of a program's batch, of which a rank has n: on a mesh programs are built whole. */

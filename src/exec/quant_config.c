@@ -33,12 +33,12 @@ static mx_status unknown(const char *where, const char *name)
     };
     for (size_t i = 0; i < sizeof absent / sizeof *absent; i++)
         if (strcmp(absent[i].name, name) == 0)
-            return mx_fail(MX_USAGE, "%s: quantization=%s is not there: %s", where, name,
+            return mx_fail(MX_USAGE, "%s: quantization=%s is not available: %s", where, name,
                            absent[i].why);
     mx_str list = {0};
     mx_quant_recipe_list(&list);
-    mx_status st = mx_fail(MX_USAGE, "%s: `%.60s` is no recipe for training; use one of %s", where,
-                           name, mx_str_text(&list));
+    mx_status st = mx_fail(MX_USAGE, "%s: `%.60s` is not a recipe for training; use one of %s",
+                           where, name, mx_str_text(&list));
     mx_str_fini(&list);
     return st;
 }
@@ -131,7 +131,7 @@ mx_status mx_quant_configure(const mx_quantization **out, const mx_config *cfg, 
 }
 
 /* The weights of modules that config.json leaves alone, as shell patterns. Its lists name modules,
- * or have regular expressions behind "re:", of which .* and the anchors are understood. */
+ * or have regular expressions after "re:", of which .* and the anchors are understood. */
 static const char *ignored_patterns(const json_t *config, mx_arena *a)
 {
     const json_t *c = json_object_get(config, "quantization_config"), *list;

@@ -81,7 +81,7 @@ static void code_kinds(mx_codec *c, mx_saved_programs *s)
         mx_code_int(c, &s->like[i], 0, ranks - 1);
     }
     if (reads && ((size_t)ranks > mx_codec_left(c) || !s->kinds.n)) {
-        mx_codec_refuse(c, "it has not as many ranks as it says");
+        mx_codec_refuse(c, "it does not have as many ranks as it says");
         return;
     }
     if (reads)
@@ -287,7 +287,7 @@ static mx_status parse(mx_saved_programs *s, const uint8_t *p, size_t n, bool ch
 {
     mx_digest d;
     if (n < HEAD_BYTES || memcmp(p, magic, sizeof magic) != 0)
-        return mx_fail(MX_INPUT, "this is no file of compiled programs: it does not begin with "
+        return mx_fail(MX_INPUT, "this is not a file of compiled programs: it does not begin with "
                        "%.8s", magic);
     if (p[8] != FORMAT)
         return mx_fail(MX_INPUT, "its format is version %d, and this program reads %d; write it "
@@ -424,7 +424,7 @@ mx_status mx_saved_programs_install(const mx_saved_programs *s, const char *dir,
         mx_str path = {0};
         mx_status st = MX_OK;
         if (!is_kernel_name(e->name))
-            return mx_fail(MX_INPUT, "it has a kernel with the name %s, which none can have",
+            return mx_fail(MX_INPUT, "it has a kernel with the name %s, which is not valid",
                            e->name);
         mx_str_addf(&path, "%s/%s", dir, e->name);
         if (strcmp(e->name, MX_CHOICES_FILE) == 0)

@@ -82,8 +82,8 @@ static mx_status close_kernels(kernels *k, mx_saved_programs *s, const char *arc
     return st || !s || !arch ? st : add_choices(s);
 }
 
-/* One rank: compiled, kept, thrown away. Where `kind` is one, kept only if that kind's programs do
- * not stand for it. */
+/* Compiles one rank, saves its programs and frees them. With a `kind` they are saved only if that
+ * kind's programs cannot stand for them. */
 static mx_status add_rank(mx_saved_programs *s, const mx_saved_request *r, mx_programs_ranks by,
                           kernels *k, int *kind)
 {
@@ -117,8 +117,9 @@ out:
 static const mx_axis free_axes[] = {MX_AXIS_DATA, MX_AXIS_FSDP, MX_AXIS_EXPERT};
 enum { FREE_AXES = sizeof free_axes / sizeof *free_axes };
 
-/* The first rank of its kind: it differs on the axes data, fsdp and expert alone, and on none of
- * them only one is the first, which counts what all of them have in sums over the mesh. */
+/* The first rank of this one's kind. They differ on the axes data, fsdp and expert alone, and on
+ * each either both are at coordinate 0 or neither is: the rank at 0 is the one that counts shared
+ * values in sums over the mesh. */
 static int first_alike(const mx_mesh *m, int rank)
 {
     int first = rank;
@@ -129,8 +130,8 @@ static int first_alike(const mx_mesh *m, int rank)
     return first;
 }
 
-/* Is it one of those whose programs are compiled although another's should stand for them? On every
- * stage the next on each axis, and the last. */
+/* Is it compiled as a check, although another rank's programs should stand for its own? On every
+ * stage that is the next rank along each axis, and the last one. */
 static bool is_checked(const mx_mesh *m, int rank, int first)
 {
     const mx_axis cut[] = {MX_AXIS_TENSOR, MX_AXIS_SEQUENCE, MX_AXIS_CONTEXT};
@@ -147,8 +148,8 @@ static bool is_checked(const mx_mesh *m, int rank, int first)
 }
 
 /* Every kind of rank once: stages x places on the axes that cut sequences and features x being the
- * first or not on the others. Some ranks beside them are compiled as well, to see that they are of
- * the kind: where one is not, all are compiled. */
+ * first or not on the others. Some more ranks are compiled to check that they are of their kind; if
+ * one is not, all are compiled. */
 static mx_status add_ranks(mx_saved_programs *s, const mx_saved_request *r, mx_mesh_plan *mesh,
                            const mx_saved_for *what)
 {

@@ -22,7 +22,7 @@ typedef enum {
 typedef struct mx_step_options mx_step_options;
 struct mx_step_options {
     mx_step_kind kind;
-    int64_t draw_vocab; /* the program draws tokens, of so many ids (ops/sample_token.c); 0: not */
+    int64_t draw_vocab; /* ids to sample tokens from in the program (ops/sample_token.c); 0: none */
     mx_model_shape shape;
     mx_optimizer optimizer;
     mx_compile_options compile;

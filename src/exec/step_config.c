@@ -208,7 +208,7 @@ static mx_status configure_images(mx_step_options *o, const mx_config *cfg, cons
     if (!m->family->images)
         return MX_OK; /* a model of configs/models whose image encoder is not built */
     if (mx_config_bool(cfg, "enable_rampup_batch_size"))
-        return mx_fail(MX_USAGE, "%s: batches that grow are not there with use_multimodal",
+        return mx_fail(MX_USAGE, "%s: batches that grow are not built for use_multimodal",
                        mx_config_where(cfg, "enable_rampup_batch_size"));
     mx_image_spec s;
     m->family->images(m->config, &s);
@@ -229,7 +229,7 @@ mx_status mx_compute_dtype(const mx_config *cfg, const char *unset, mx_dtype *ou
         name = unset;
     if (mx_dtype_parse(name, out) && (*out == MX_F32 || *out == MX_BF16))
         return MX_OK;
-    return mx_fail(MX_USAGE, "%s: nothing is computed in dtype=%s; use bfloat16 or float32",
+    return mx_fail(MX_USAGE, "%s: dtype=%s cannot be computed in; use bfloat16 or float32",
                    mx_config_where(cfg, "dtype"), name);
 }
 

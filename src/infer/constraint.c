@@ -31,7 +31,7 @@ static int by_bytes(const void *x, const void *y, void *ctx)
     return c ? c : n - m;
 }
 
-/* A token that is one plain letter: what stands behind it is spelled as inside a text. */
+/* A token that is one plain letter: what follows it is spelled as inside a text. */
 static int32_t find_anchor(const mx_tokenizer *t, int64_t vocab)
 {
     for (int32_t id = 0; id < vocab; id++) {

@@ -63,10 +63,11 @@ static mx_status restrict_to_states(mx_engine_options *o)
     o->no_prefix_cache = true;
     if (!o->draft_tokens)
         return MX_OK;
-    return mx_fail(MX_USAGE,
-                   "%s keeps states that wrong drafts cannot be taken out of; expected "
-                   "speculative_tokens=0",
-                   o->model->spec.family->name);
+    return mx_fail(
+        MX_USAGE,
+        "%s keeps recurrent states, from which rejected drafts cannot be removed; expected "
+        "speculative_tokens=0",
+        o->model->spec.family->name);
 }
 
 /* Bytes that the KV cache may take. On the host: a quarter of the free memory. On a GPU: what
@@ -532,7 +533,7 @@ static mx_status wait_for(mx_engine *e, const mx_inflight *f)
     return MX_OK;
 }
 
-/* The batch behind a plain one is launched before that one is waited for. */
+/* The batch after a plain one is launched before that one is waited for. */
 mx_status mx_engine_step(mx_engine *e)
 {
     double began = mx_clock_now();

@@ -36,7 +36,7 @@ typedef struct {
     struct mx_batch_ranks *ranks;         /* how batches get to the other ranks */
     mx_session *session;           /* without programs; taken, on failure too. NULL: opened, on */
     const char *device;            /* this device, */
-    int n_threads;                 /* with so many threads */
+    int n_threads;                 /* its number of threads */
     mx_dtype compute;
     mx_weight_quant quant; /* quantization of weights and KV cache */
     int64_t sequences;       /* running at once (max_num_seqs); 0: chosen */

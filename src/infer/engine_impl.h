@@ -23,7 +23,7 @@ struct mx_seq {
     mx_image_spots spots;            /* of its images */
     int64_t take, first_row, n_rows; /* of this step: tokens, and rows of logits */
     int64_t first_in;                /* its first token in the batch */
-    int64_t n_drafted, n_drawn;      /* tokens drafted behind the last one; tokens sampled */
+    int64_t n_drafted, n_drawn;      /* tokens drafted after the last one; tokens sampled */
     int64_t n_kept;                  /* tokens of this step whose entries stay in the cache */
     int32_t *mtp_draft;              /* (draft_tokens) of the MTP layer, for the next step */
     int64_t n_mtp_drafts;

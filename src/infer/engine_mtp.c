@@ -3,7 +3,7 @@
  * Position i of the layer reads the model's hidden state at i and the embedding of token i + 1, and
  * predicts token i + 2; its keys lie in the request's pages, like those of any other layer. So
  * after each batch the layer runs over the same tokens, with those that follow them, and gives for
- * each answer a draft of the token behind the one that was just sampled. Further drafts come from
+ * each answer a draft of the token after the one that was just sampled. Further drafts come from
  * the layer's own hidden states. What is drafted decides only how much is computed in vain: the
  * engine checks it like a draft from the text, and entries that a wrong draft has left are written
  * again.
@@ -44,7 +44,7 @@ static int64_t put(const mx_seq *s, mx_engine_batch_input *in, int64_t position,
     return i;
 }
 
-/* Its next token will be sampled, and drafts behind that are of use. */
+/* Its next token will be sampled, and drafts after that are of use. */
 static bool wants_drafts(const mx_engine *e, const mx_seq *s)
 {
     const mx_request *r = &s->r;

@@ -170,7 +170,7 @@ static mx_choice taken(int32_t id)
     return id < 0 ? (mx_choice){0, NAN} : (mx_choice){id, 0};
 }
 
-/* Samples from the logits of one sequence, up to the first draft that is rejected: rows behind it
+/* Samples from the logits of one sequence, up to the first draft that is rejected: rows after it
  * were computed from another token. What is sampled does not depend on drafts, so that answers are
  * the same tokens with and without. */
 static void sample_rows(mx_engine *e, int64_t i, char *work)

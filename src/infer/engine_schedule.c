@@ -115,7 +115,7 @@ static void put(mx_seq *s, int64_t n, mx_engine_batch_input *in)
     s->first_row = in->n_last;
     for (int64_t t = s->computed; t < s->computed + n; t++) {
         int64_t i = in->n++;
-        bool known = !s->n_pending || t < s->r.tokens.n; /* drafts stand behind the last token */
+        bool known = !s->n_pending || t < s->r.tokens.n; /* drafts stand after the last token */
         in->token[i] = known ? s->r.tokens.ids[t] : 0;
         in->from[i] = known ? -1 : s->row;
         in->position[i] = (int32_t)t;
@@ -169,14 +169,14 @@ static int64_t take_mtp_drafts(mx_seq *s, int64_t n)
     return n;
 }
 
-/* Drafts the next tokens of an answer, behind its last one: at most `spare`, and only as many as
+/* Drafts the next tokens of an answer, after its last one: at most `spare`, and only as many as
  * free pages hold, without preemption. Under a constraint what may come is only known token by
  * token. */
 static void draft(mx_engine *e, mx_seq *s, int64_t spare)
 {
     const mx_request *r = &s->r;
     int64_t n = e->o.draft_tokens < spare ? e->o.draft_tokens : spare;
-    int64_t left = r->n_prompt + s->o.max_new - r->tokens.n - 1; /* one comes anyway */
+    int64_t left = r->n_prompt + s->o.max_new - r->tokens.n - 1; /* one token comes anyway */
     n = n < left ? n : left;
     if (n <= 0 || s->o.constraint)
         return;
@@ -185,7 +185,7 @@ static void draft(mx_engine *e, mx_seq *s, int64_t spare)
     s->n_drafted = mx_engine_reserve(e, s, s->computed + 1 + n) - s->computed - 1;
 }
 
-/* The next token of running answers, and the drafts behind it. */
+/* The next token of running answers, and the drafts after it. */
 static void put_answers(mx_engine *e, mx_engine_batch_input *in)
 {
     int64_t spare = e->o.step_tokens;

@@ -46,8 +46,8 @@ typedef struct {
 } mx_generate_counts;
 
 /* One answer per prompt, in answers[0..n) (zeroed by the caller). Text of answer 0 is given to
- * `give` as it is made, when not NULL: never what may become a stop text. The tokenizer may be NULL
- * (no text, no stop texts). */
+ * `give` (unless NULL) as it is made, but never text that may become part of a stop text. The
+ * tokenizer may be NULL (no text, no stop texts). */
 mx_status mx_generate(const mx_model_ref *model, const mx_tokenizer *tok, const mx_tokens *prompts,
                       int64_t n, const mx_generate_options *o,
                       void (*give)(void *ctx, const char *text, size_t n_bytes), void *ctx,

@@ -97,7 +97,7 @@ mx_status mx_image_spots_find(mx_image_spots *out, const mx_image_set *s, const 
 int64_t mx_image_run_at(const mx_image_set *s, const mx_image_spots *p, int64_t t)
 {
     int64_t lo = 0, hi = p->n_runs;
-    while (lo < hi) { /* the first run that begins behind t */
+    while (lo < hi) { /* the first run that begins after t */
         int64_t mid = (lo + hi) / 2;
         *(p->first[mid] <= t ? &lo : &hi) = mid + (p->first[mid] <= t);
     }

@@ -11,10 +11,8 @@
 #include "text/tokenizer/tokenizer.h"
 
 typedef struct {
-    int64_t first;  /* of its images to the model, */
-    int64_t images; /* so many */
-    int64_t row;    /* of the features of its first token, */
-    int64_t tokens; /* so many */
+    int64_t first, images; /* the first of its images to the model, and their number */
+    int64_t row, tokens;   /* where the features of its first token are, and how many tokens */
     uint64_t digest[2];
 } mx_image_run_of_set;
 
@@ -38,7 +36,7 @@ typedef struct {
     int64_t *first;     /* (n_runs): a run's first token */
     int32_t *places;    /* (3, n) of the prompt's tokens, where the family has places; else NULL */
     int64_t n, n_runs;
-    int64_t next_place; /* of the token behind the prompt */
+    int64_t next_place; /* of the token after the prompt */
 } mx_image_spots;
 /* The prompt must have as many image tokens as the set. */
 mx_status mx_image_spots_find(mx_image_spots *out, const mx_image_set *s, const mx_tokens *prompt,

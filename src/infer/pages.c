@@ -1,5 +1,5 @@
-/* pages.c - see pages.h. Known pages are in a hash table of chains; those that nobody holds are a
- * list, the least recently used first. */
+/* pages.c - see pages.h. Known pages are in a hash table of chains; those that no sequence holds
+ * are a list, the least recently used first. */
 #include "infer/pages.h"
 
 #include <string.h>
@@ -8,8 +8,8 @@
 enum { NONE = -1 };
 
 typedef struct {
-    int32_t held;       /* by so many sequences */
-    int32_t prev, next; /* in the list of pages that nobody holds */
+    int32_t held;       /* how many sequences hold it */
+    int32_t prev, next; /* in the list of pages that no sequence holds */
     int32_t chain;      /* next known page of the same bucket */
     mx_page_name name;  /* 0: not known */
     mx_page_name before;

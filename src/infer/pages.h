@@ -4,7 +4,7 @@
  * so a full page is known by the page before it and its own tokens: a chain. Its name is a number
  * that is never given twice; a page is looked up by (name of the page before, tokens), compared in
  * full, so that two prefixes are never taken for each other. Several sequences may hold one page;
- * one that nobody holds keeps its entries until the page is needed, the least recently used first.
+ * one that none holds keeps its entries until the page is needed, the least recently used first.
  */
 #ifndef MX_INFER_PAGES_H
 #define MX_INFER_PAGES_H

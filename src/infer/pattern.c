@@ -130,7 +130,7 @@ static void add(mx_arena *a, mx_pattern **all, mx_pattern *p)
 }
 
 /* Numbers from `from` to `to` as a first byte, `mark` plus their highest bits, and `extra` bytes of
- * six bits each. Cut so that bytes behind one that varies run over their whole range. */
+ * six bits each. Cut so that bytes after one that varies run over their whole range. */
 static mx_pattern *utf8_range(mx_arena *a, uint32_t from, uint32_t to, int extra, uint8_t mark)
 {
     int64_t size = (int64_t)1 << (6 * extra), first = from / size, last = to / size;
@@ -203,7 +203,7 @@ enum {
 typedef struct {
     const mx_pattern *p;
     int32_t at;   /* bytes of a TEXT that are read, rounds of a REPEAT that are begun */
-    int32_t next; /* state behind p; LAST: the text is whole */
+    int32_t next; /* state after p; LAST: the text is whole */
     int32_t same; /* the next one in the bucket */
     uint32_t met; /* in which closure it was last */
     bool made;    /* the two below are known */
@@ -432,7 +432,7 @@ void mx_automaton_close(mx_automaton *m)
     mx_free(m);
 }
 
-/* The same state in another automaton, with those behind it. */
+/* The same state in another automaton, with those after it. */
 static int32_t copy_state(mx_automaton *to, const mx_automaton *m, int32_t state, int32_t **chain,
                           int *cap)
 {

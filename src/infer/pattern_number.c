@@ -1,6 +1,6 @@
 /* pattern_number.c - JSON numbers between two bounds.
  *
- * A number is a sign and a magnitude of n digits before the point and at most 15 - n behind it, so
+ * A number is a sign and a magnitude of n digits before the point and at most 15 - n after it, so
  * that doubles keep every one apart. For each n the digits are followed from the left, with the
  * digits of the bounds beside them: as long as they are equal to those of a bound (the number is
  * "at" it), the next digit is held to the bound's next one; after that any digit may come.
@@ -14,7 +14,7 @@
 
 enum { DIGITS = 15 };
 
-/* A magnitude as digits before and behind the point, with zeros in front and after. */
+/* A magnitude as digits before and after the point, with zeros in front and after. */
 typedef struct {
     char digit[2 * DIGITS + 1]; /* [0, DIGITS): before the point */
 } decimal;
@@ -34,7 +34,7 @@ static bool to_decimal(double x, decimal *d)
     snprintf(want, sizeof want, "%.*g", DIGITS, x);
     if (!(x >= 0) || x >= 1e15 || strtod(want, NULL) != x)
         return false;
-    /* the shortest of the places behind the point that give x back */
+    /* the shortest of the places after the point that give x back */
     for (int places = 0; places <= DIGITS; places++) {
         int n = snprintf(s, sizeof s, "%.*f", places, x);
         if (strtod(s, NULL) != x)
@@ -153,7 +153,7 @@ static mx_status of_sign(mx_arena *a, const mx_number_range *r, mx_pattern **out
     if (r->most < 0 || least > 999999999999999.0 || least > most)
         return MX_OK;
     if (!to_decimal(least, &s.least) || !to_decimal(most, &s.most))
-        return mx_fail(MX_USAGE, "a bound has more than %d digits, before and behind its point",
+        return mx_fail(MX_USAGE, "a bound has more than %d digits, before and after its point",
                        DIGITS);
     *out = magnitudes(s, r->whole);
     return MX_OK;

@@ -241,7 +241,7 @@ typedef struct {
 /* Properties in their order: the first that is written has no comma before it. */
 static mx_pattern *all_of(mx_arena *a, const property *p, size_t n)
 {
-    mx_pattern *rest = NULL, *first = NULL; /* from property i on: behind one, and with none yet */
+    mx_pattern *rest = NULL, *first = NULL; /* from property i on: after one, and with none yet */
     for (size_t i = n; i-- > 0;) {
         mx_pattern *here = mx_pattern_then(a, p[i].pair, rest);
         mx_pattern *one = mx_pattern_then(a, mx_pattern_json_mark(a, ","), p[i].pair);

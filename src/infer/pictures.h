@@ -18,7 +18,7 @@ typedef struct {
  * (NULL: none); crops: as do_pan_and_scan. Files for a family without images are refused. */
 mx_status mx_pictures_open(mx_pictures *p, const mx_model_spec *m, const char *dir,
                            const char *const *paths, int n, bool crops) MX_MUST_USE;
-/* One more, from a file's bytes, of at most so many pixels. The processor must be there. */
+/* One more, from a file's bytes, of at most max_pixels pixels. The processor must be there. */
 mx_status mx_pictures_add(mx_pictures *p, const void *data, size_t n, int64_t max_pixels,
                           const char *where) MX_MUST_USE;
 void mx_pictures_close(mx_pictures *p);

@@ -8,7 +8,7 @@
  *                                       several; "": with none
  *   anything else                       plain text
  * With a chat template a plain text is a user's message; a conversation that ends with the
- * assistant's words is gone on with, any other is answered.
+ * assistant's words is continued, any other is answered.
  */
 #ifndef MX_INFER_PROMPT_H
 #define MX_INFER_PROMPT_H

@@ -44,7 +44,7 @@ static void heapify(candidate *c, int64_t n)
         sift(c, i, n);
 }
 
-/* The best of n moves behind the others: the i-th that is taken of n stands at n - 1 - i. */
+/* The best of n moves after the others: the i-th that is taken of n stands at n - 1 - i. */
 static void pop(candidate *c, int64_t n)
 {
     candidate top = c[0];

@@ -108,7 +108,7 @@ static int64_t rounded(int64_t n)
     return k;
 }
 
-/* The program of so many pieces, or images. */
+/* The program for this many pieces, or images. */
 static mx_status find_program(mx_tower *t, int64_t images, program **out)
 {
     int64_t want = t->spec.size ? 1 : rounded(images);

@@ -35,7 +35,7 @@ struct mx_node {
     const struct mx_box *box; /* variables and inputs of one rank of several; NULL: whole */
     mx_node *forward;   /* replaced by; see mx_node_forward */
     uint8_t grad_dtype; /* see mx_node_grad_dtype */
-    bool backward;      /* made by autodiff or behind it; see mx_graph.backward */
+    bool backward;      /* made by autodiff or after it; see mx_graph.backward */
     int stage;          /* of a pipeline (compile/mesh/stages.h); 0 where there is none */
     bool recomputed;    /* made by the remat pass */
 };
@@ -119,7 +119,7 @@ mx_status mx_graph_check(const mx_graph *g) MX_MUST_USE;
 /* The same of a graph that kernels will run: inputs that have to be of one dtype are. */
 mx_status mx_graph_check_final(const mx_graph *g) MX_MUST_USE;
 
-/* From now on whoever reads `old` reads `now`; takes effect in mx_graph_resolve. */
+/* From now on readers of `old` read `now`; takes effect in mx_graph_resolve. */
 void mx_node_forward(mx_node *old, mx_node *now);
 void mx_graph_resolve(mx_graph *g);
 

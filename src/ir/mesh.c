@@ -69,7 +69,7 @@ mx_status mx_mesh_parse(mx_mesh *m, const char *text)
             return mx_fail(MX_USAGE, "`%.*s` is not AXIS=DEGREE, such as fsdp=4,tensor=2", (int)n,
                            p);
         if (!mx_axis_parse(p, name, &a))
-            return mx_fail(MX_USAGE, "no mesh has an axis `%.*s`; there are data, fsdp, "
+            return mx_fail(MX_USAGE, "no mesh has an axis `%.*s`; the axes are data, fsdp, "
                            "fsdp_transpose, tensor, sequence (tensor_sequence), context, expert, "
                            "stage (pipeline)", (int)name, p);
         if (m->ici[a])

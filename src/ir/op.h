@@ -32,7 +32,7 @@ typedef struct {
      * start. Both 0: dense. Only where the op says that it takes strided views. */
     int64_t run, pitch;
     bool fixed;  /* a variable or constant that no node of the program writes */
-    size_t readable_bytes; /* from data on, zeros behind the tensor's own; 0: its own alone */
+    size_t readable_bytes; /* from data on, zeros after the tensor's own; 0: its own alone */
 } mx_tensor;
 
 typedef struct {

@@ -1,8 +1,8 @@
 /* partition.h - what the partition pass asks of an op that index notation cannot describe.
  *
- * `place` is told how the inputs lie and what the node's own logical axes want, and says where it
- * needs each input and how its outputs then lie. The pass brings the inputs there. `local` builds
- * the node of one rank out of them.
+ * `place` is given the placements of the inputs and the one that the node's own logical axes ask
+ * for, and says which placement it needs of each input and which its outputs then have. The pass
+ * brings the inputs there. `local` builds the node of one rank out of them.
  */
 #ifndef MX_IR_PARTITION_H
 #define MX_IR_PARTITION_H
@@ -19,7 +19,7 @@ typedef struct mx_partition_call {
     mx_context_strategy context;
     double exchange_factor; /* of a rank's own rows: what its buffer for experts' rows holds; <= 0:
                                all there can be */
-    /* Told: */
+    /* Given: */
     mx_placement have[MX_MAX_IN];
     bool weight[MX_MAX_IN]; /* made of variables and constants alone */
     bool has_want;

@@ -19,14 +19,14 @@ typedef struct {
      * always in its natural order. */
     bool zigzag[MX_MAX_FACTORS];
     /* A dim made of several blocks (channels of q, k and v): each is cut by itself, and a rank has
-     * its piece of each, one behind the other. The factors then only say which axes cut, outermost
+     * its piece of each, one after the other. The factors then only say which axes cut, outermost
      * first; their sizes are 0. No blocks: n_blocks = 0. */
     int n_blocks;
     int64_t block[MX_MAX_BLOCKS];
     /* Rows that were sorted by expert: by which node (1 + its id in the global graph; 0: none). */
     int sorted_by;
-    /* They were then exchanged over these axes: a rank has the rows of its experts, whoever's
-     * tokens they are, in a buffer of `rows`. */
+    /* They were then exchanged over these axes: a rank has the rows of its experts, whichever rank
+     * their tokens are on, in a buffer of `rows`. */
     mx_axis_set exchanged;
     int64_t rows;
 } mx_cut;
@@ -98,7 +98,7 @@ typedef struct {
     const mx_box *box;
     const mx_type *local;
     int dim;       /* the innermost that is cut */
-    int64_t inner; /* elements behind it */
+    int64_t inner; /* elements after it */
     int64_t row, rows, at;
     int run;
 } mx_box_walk;

@@ -47,7 +47,7 @@ typedef struct {
     bool minimum;        /* MX_VAR_GRADIENT: of microbatches and ranks the least, not the sum */
     bool quantized;      /* an int8 weight; its rows have scales (compile/quantize.h) */
     bool in_out;         /* a matrix that is stored (in, out), not (out, in) */
-    int64_t matrices;    /* so many of equal size lie one below the other; 0: one */
+    int64_t matrices;    /* matrices of equal size, one below the other; 0: one */
 } mx_var_attr;
 
 /* A variable's attributes, to be changed until the passes have run; NULL: it is another node, as

@@ -104,7 +104,7 @@ const mx_key mx_keys_mesh[] = {
      "share of weights that may stay whole along an axis that should cut them", 0, 0, BY,
      "sharding_tolerance=1", SEEN},
     {"overlap_collectives", BOOL, PARALLEL, "true", 0,
-     "collectives go on beside other work where nobody reads them at once, for some memory", 0, 0,
+     "collectives go on beside other work where nothing reads them at once, for some memory", 0, 0,
      "train plan verify bench", "overlap_collectives=false", SEEN},
     {"ragged_buffer_factor", FLOAT, PARALLEL, "-1", "-1|1..1024",
      "room for the rows that experts of a rank get, in even shares; -1: for all there can be", 0, 0,

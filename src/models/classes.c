@@ -35,14 +35,15 @@ mx_status mx_classes_make_reward(mx_model_spec *m)
         return mx_fail(MX_INPUT, "the model gives %lld scores; a reward model gives one",
                        (long long)classes);
     if (m->family->images || !tail)
-        return mx_fail(MX_USAGE, "no reward model is made of this model: expected a language model "
+        return mx_fail(MX_USAGE,
+                       "a reward model cannot be made of this model: expected a language model "
                        "whose config.json names its architecture");
     snprintf(full, sizeof full, "%.*s%s", (int)(tail - name), name, SCORES);
     json_object_set_new(m->json, "architectures", json_pack("[s]", full));
     json_object_set_new(m->json, "num_labels", json_integer(1));
     json_object_del(m->json, "id2label");
     json_object_del(m->json, "label2id");
-    /* transformers finds the last token by the padding behind it */
+    /* transformers finds the last token by the padding after it */
     if (!json_is_integer(pad) && eos)
         json_object_set(m->json, "pad_token_id", json_is_array(eos) ? json_array_get(eos, 0) : eos);
     return MX_OK;

@@ -134,7 +134,7 @@ mx_status mx_model_check_keys(const mx_config *cfg, const mx_model *family)
     for (int i = 0; i < n; i++)
         if (!is_left_open(cfg, names[i], family) && !is_left_open(cfg, names[i], family->text))
             report_unread(cfg, names[i], family, &p);
-    mx_status st = p.n ? mx_fail(MX_USAGE, "the model is not what its keys say:%s",
+    mx_status st = p.n ? mx_fail(MX_USAGE, "keys contradict the model:%s",
                                  mx_str_text(&p.text))
                        : MX_OK;
     mx_str_fini(&p.text);

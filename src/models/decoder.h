@@ -38,7 +38,7 @@ mx_head mx_decoder_build_with(mx_graph *g, const mx_decoder *c, mx_build *b, mx_
 /* What images bring into a decoder, (B, S, d) each and 0 where a token is none of theirs. */
 typedef struct {
     mx_node *embedded;    /* in place of embeddings: b->tokens are -1 there */
-    mx_node *const *deep; /* added behind the first n_deep layers */
+    mx_node *const *deep; /* added after the first n_deep layers */
     int n_deep;
 } mx_decoder_images;
 /* Embedding, layers and final norm under the current scope; images NULL: none. */

@@ -78,7 +78,7 @@ static mx_node *layer(mx_graph *g, const mx_deepseek *c, mx_build *b, mx_node *x
     return mx_add(g, x, mx_scope_end(g, h));
 }
 
-/* Multi-token prediction: layers behind the last, each of which reads the hidden state of the one
+/* Multi-token prediction: layers after the last, each of which reads the hidden state of the one
  * before it, x (B, S, d), and the embedding of the next token, and predicts the token after that.
  * Embedding and head are the model's. */
 static mx_node *mtp_layer(mx_graph *g, const mx_deepseek *c, mx_build *b, mx_node *x, int64_t l,

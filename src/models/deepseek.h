@@ -15,7 +15,7 @@ typedef struct {
     mx_moe moe;
     int64_t dense_layers;        /* the first layers, with an MLP in place of experts */
     mx_layer_types mlp_types;    /* dense, sparse; n = 0: from the number above */
-    int64_t shared_experts;      /* as wide as so many experts together */
+    int64_t shared_experts;      /* the shared expert is as wide as this many */
     int64_t groups, open_groups; /* of experts: a token goes to the best ones only; 0: none */
     char topk_method[24];        /* V2: greedy, or group_limited_greedy */
     double bias_rate;            /* V3: how fast the selection bias follows the loads; 0: fixed */

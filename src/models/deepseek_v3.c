@@ -3,7 +3,7 @@
  *
  * Router: sigmoid scores; a bias that no gradient reaches is added for the choice alone; of the
  * groups of experts, those with the best two of theirs are open; the weights of the chosen sum to
- * the scaling factor. The MTP layers (num_nextn_predict_layers), which checkpoints have behind the
+ * the scaling factor. The MTP layers (num_nextn_predict_layers), which checkpoints have after the
  * last, are built when mtp_num_layers asks for them, and passed over otherwise.
  *
  * Kimi K2.5's checkpoints wrap the decoder: its configuration is text_config and its tensors are

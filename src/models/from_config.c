@@ -402,7 +402,7 @@ static mx_status check_checkpoint(const mx_model *family, const json_t *json, co
     check_fields(json, family->fields, cfg, where, &p);
     if (family->text)
         check_fields(inner ? inner : json, family->text->fields, cfg, where, &p);
-    mx_status st = p.n ? mx_fail(MX_USAGE, "the checkpoint is not what the keys say:%s",
+    mx_status st = p.n ? mx_fail(MX_USAGE, "keys contradict the checkpoint:%s",
                                  mx_str_text(&p.text))
                        : MX_OK;
     mx_str_fini(&p.text);

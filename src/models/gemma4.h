@@ -19,7 +19,7 @@ typedef struct {
     mx_layer_types layer_types; /* sliding_attention, full_attention */
     mx_rope rope, local;        /* of full layers, of sliding ones */
     bool k_eq_v; /* full layers have no v_proj: values are the keys before their norm */
-    int64_t shared_layers;      /* the last so many use the keys and values of an earlier layer */
+    int64_t shared_layers;      /* this many last layers use an earlier layer's keys and values */
     bool double_wide;           /* and have an MLP of twice the width */
     int64_t d_input, vocab_input; /* per-layer input embeddings; 0: none */
     int64_t pad;                  /* the token whose per-layer inputs images take */

@@ -210,9 +210,11 @@ static mx_status finish(void *config, const json_t *json)
                 .heads = c->heads, .channels = 3, .image_size = c->patch, .patch = c->patch};
     MX_TRY(mx_check_vit(&v));
     if (c->heads % c->kv_heads || c->head_dim % 4)
-        return mx_fail(MX_INPUT, "vision_config: %lld heads of %lld share %lld keys and turn by "
+        return mx_fail(MX_INPUT,
+                       "vision_config: %lld heads of %lld share %lld keys and are rotated by "
                        "column and row: the first must be a multiple of the third, the second of "
-                       "4", (long long)c->heads, (long long)c->head_dim, (long long)c->kv_heads);
+                       "4",
+                       (long long)c->heads, (long long)c->head_dim, (long long)c->kv_heads);
     if (c->positions < c->side)
         return mx_fail(MX_INPUT, "vision_config: \"position_embedding_size\" is %lld, expected at "
                        "least \"pooling_kernel_size\", %lld", (long long)c->positions,

@@ -3,7 +3,7 @@
  *
  * Router: sigmoid scores; a bias that no gradient reaches is added for the choice alone; the
  * weights of the chosen sum to the scaling factor. The first layers have a dense MLP, the others
- * experts and one more that sees every token. The MTP layer, which checkpoints have behind the
+ * experts and one more that sees every token. The MTP layer, which checkpoints have after the
  * last, is passed over.
  */
 #include "models/decoder.h"

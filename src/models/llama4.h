@@ -13,7 +13,7 @@ typedef struct {
     int64_t chunk;                 /* of the chunked layers; 0: none */
     mx_layer_types layer_types;    /* chunked_attention, full_attention; n = 0: by rope */
     mx_int_list rope_layers;       /* 1: rotated, 0: not; n = 0: by the interval */
-    int64_t no_rope_interval;      /* every so many layers one is not rotated */
+    int64_t no_rope_interval;      /* every n-th layer is not rotated */
     bool tune;                     /* queries of layers without rope grow with the position: */
     double floor_scale, attn_scale; /* 1 + attn_scale ln(1 + floor((p + 1) / floor_scale)) */
     mx_int_list moe_layers;        /* n = 0: by the step */

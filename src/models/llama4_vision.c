@@ -1,6 +1,6 @@
 /* llama4_vision.c - Llama 4 with images: its vision transformer, pixel shuffle, adapter, Llama 4.
  *
- *     pixels (N, 3, size, size), one tile each -> patches and behind them a class token, positions
+ *     pixels (N, 3, size, size), one tile each -> patches and after them a class token, positions
  *     both learned and rotary by row and column -> blocks -> without the class token, side x side
  *     neighbours merged (pixel shuffle) -> two layers of GELU -> projection (N T, d)
  * take the place of the embeddings of image tokens, T for each tile. Without images: Llama 4.
@@ -115,8 +115,10 @@ static mx_status finish(void *config, const json_t *json)
     c->vit.eps = 1e-5; /* the reference's, whatever norm_eps says */
     MX_TRY(mx_check_vit(&c->vit));
     if (c->vit.d / c->vit.heads % 4)
-        return mx_fail(MX_INPUT, "vision_config: heads of %lld turn by row and column, so their "
-                       "size must be a multiple of 4", (long long)(c->vit.d / c->vit.heads));
+        return mx_fail(MX_INPUT,
+                       "vision_config: heads of %lld are rotated by row and column, so their "
+                       "size must be a multiple of 4",
+                       (long long)(c->vit.d / c->vit.heads));
     if (grid(c) % shuffle_side(c) ||
         fabs(c->shuffle * (double)shuffle_side(c) - 1) > 1e-6)
         return mx_fail(MX_INPUT, "vision_config: \"pixel_shuffle_ratio\" is %g, expected 1 over a "

@@ -91,17 +91,17 @@ typedef struct {
     int64_t channels, size; /* one is (channels, size, size) */
     int64_t token, tokens;  /* the id that stands for a piece of an image; how many an image has */
     int64_t patch, side;    /* of a piece: pixels along a patch, patches along the piece */
-    int64_t frames;         /* every patch so many times, as a film of one picture has them */
+    int64_t frames;         /* each patch is repeated this often, like frames of a film */
     bool channels_last;     /* a patch is (y, x, channel), else (channel, frame, y, x) */
     int64_t max_grid;       /* patches along a picture at most; 0: any number */
     /* What the family's processor does where the checkpoint does not say: */
-    int64_t max_tiles;      /* a picture is cut into at most so many; 1: it is not cut */
+    int64_t max_tiles;      /* tiles of a picture at most; 1: it is not cut */
     bool in_bf16;           /* pixels are scaled in that precision */
     bool bicubic;           /* pictures are resized so, else bilinear */
     bool plain;             /* pixels are 0 to 1, else -1 to 1 */
     int64_t min_pixels, max_pixels; /* of a picture in pieces; min 0: as many as the most allow */
     bool places;            /* its tokens have M-RoPE positions: time, height, width (mx_build) */
-    bool both_ways;         /* the tokens of an image see each other, those behind them too */
+    bool both_ways;         /* the tokens of an image see each other, those after them too */
     /* A picture in a prompt is `mark`, which becomes: begin, the rows of its tiles, each tile's
      * pieces followed by `between` or, at the end of its row, `row_end`; whole, the pieces of the
      * whole picture, end. A text without marks gets `alone` before it, the mark if it is NULL. */
@@ -135,7 +135,7 @@ struct mx_model {
     const char *not_built;     /* the same for a part that is never built; loading says so */
     const char *limits;        /* patterns of weights that may be infinite */
     /* What precedes the number of a layer in names, "model.layers.", where checkpoints may have
-     * MTP layers behind the last. NULL: none. */
+     * MTP layers after the last. NULL: none. */
     const char *layer_prefix;
     bool drafts; /* the first of them can draft tokens in the engine (mx_model_shape.draft) */
     const char *no_decay;      /* patterns of weights without weight decay by default */

@@ -1,4 +1,4 @@
-/* olmo3.c - OLMo 3: norms behind attention and MLP, not before; one norm over all heads of q,
+/* olmo3.c - OLMo 3: norms after attention and MLP, not before; one norm over all heads of q,
  * another over all heads of k; three layers with a sliding window, then one without.
  *
  *     x = x + norm(attention(x))        x = x + norm(mlp(x))

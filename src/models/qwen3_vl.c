@@ -5,13 +5,13 @@
  *     times a matrix, plus a learned table of G x G places, bilinear between them -> blocks; half
  *     of the pairs of a head turn by the row, half by the column -> merger: norm, a piece's patches
  *     joined, two layers of GELU -> (B n, d)
- * take the place of the embeddings of image tokens, one for each piece. Behind the layers of the
+ * take the place of the embeddings of image tokens, one for each piece. After the layers of the
  * tower that deepstack_visual_indexes names, mergers of their own (which join before the norm) give
- * what is added to the same tokens behind the first layers of the decoder.
+ * what is added to the same tokens after the first layers of the decoder.
  *
  * The decoder is Qwen3 with three rotary positions for each token, in time, height and width. Text
  * counts all three on; the tokens of an image stand still in time, and have row and column besides;
- * what follows begins behind the larger of them. Without images this is Qwen3.
+ * what follows begins after the larger of them. Without images this is Qwen3.
  */
 #include "models/qwen3_vl.h"
 #include "nn/vision.h"
@@ -218,10 +218,11 @@ mx_status mx_qwen3_vl_finish(mx_decoder *c, mx_qwen3_tower *v, const json_t *jso
     int64_t grid = (int64_t)lround(sqrt((double)v->positions)), pairs = 0;
     MX_TRY(mx_check_vit(&vit));
     if (v->d / v->heads % 4 || v->out != c->d)
-        return mx_fail(MX_INPUT, "vision_config: heads of %lld turn by row and column, so their "
+        return mx_fail(MX_INPUT,
+                       "vision_config: heads of %lld are rotated by row and column, so their "
                        "size must be a multiple of 4, and \"out_hidden_size\" %lld must be the "
-                       "decoder's %lld", (long long)(v->d / v->heads), (long long)v->out,
-                       (long long)c->d);
+                       "decoder's %lld",
+                       (long long)(v->d / v->heads), (long long)v->out, (long long)c->d);
     if (grid * grid != v->positions)
         return mx_fail(MX_INPUT, "vision_config: \"num_position_embeddings\" is %lld, expected a "
                        "square", (long long)v->positions);

@@ -15,7 +15,7 @@
 #include <stdio.h>
 
 typedef struct {
-    mx_decoder text; /* first, and the two behind it: the language part's */
+    mx_decoder text; /* first, and the two after it: the language part's */
     mx_moe moe;
     mx_sparse_layers sparse;
     mx_qwen3_tower tower;

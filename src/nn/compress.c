@@ -69,7 +69,7 @@ static mx_node *enter_own(mx_graph *g, const mx_build *b, mx_node *cache, mx_nod
     return mx_cache_write(g, cache, mx_reshape(g, x, MX_SHAPE(1, b->batch, 1, x->type.dim[3])), at);
 }
 
-/* A cache of `slots` for each sequence, one behind the other. */
+/* A cache of `slots` for each sequence, one after the other. */
 static mx_node *own_cache(mx_graph *g, const mx_build *b, const char *what, int64_t slots,
                           int64_t D)
 {

@@ -10,7 +10,7 @@
  *
  * In training the windows lie in the row. Decoding keeps the projections of the last tokens in a
  * ring, makes the entries whose windows end in this run, and keeps those. Where a batch is of
- * single tokens of any sequences, each sequence has a ring, and its entries, behind those of the
+ * single tokens of any sequences, each sequence has a ring, and its entries, after those of the
  * others.
  *
  * B batch, S tokens of a run, n entries that a run can make, T entries that can be seen.
@@ -21,7 +21,7 @@
 #include "nn/nn.h"
 
 /* The windows of a run, and the inputs of attention to entries of them; shared by all layers that
- * compress by the same ratio. Keys are the near tokens, in `slots` places, and behind them the T
+ * compress by the same ratio. Keys are the near tokens, in `slots` places, and after them the T
  * entries. */
 typedef struct {
     int64_t ratio;

@@ -69,7 +69,7 @@ static mx_node *plain(mx_graph *g, mx_build *b, query_parts q, mx_node *latent, 
 }
 
 /* Through the cache of latents. kv_b_proj is used whole both times, against zeros where the other
- * part of it lies: reading it is what a decode step costs, and cutting it would write it anew. */
+ * part of it lies: reading it is what a decode step costs, and cutting it would write it again. */
 static mx_node *absorbed(mx_graph *g, mx_build *b, query_parts q, mx_node *latent, mx_node *k_rope,
                          mx_node *w, const mx_mla *m, mx_node *selected)
 {

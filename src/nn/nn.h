@@ -42,9 +42,9 @@ typedef struct {
     mx_node *features;  /* what the tower gives, (rows, n d): set by a model that has pixels */
     double init_scale;  /* standard deviation of new weights (initializer_range) */
     int64_t cache_len;  /* 0: no cache. Otherwise positions below this can be decoded */
-    int64_t pages;      /* 0: caches are rows of slots. Otherwise a token is a row of the batch, */
-    int64_t page;       /* and caches are pages of `page` slots (ops/paged_attention.c) that */
-    int64_t page_rows;  /* so many sequences share */
+    /* pages 0: caches are rows of slots. Otherwise a token is a row of the batch, and page_rows
+     * sequences share caches of so many pages of `page` slots (ops/paged_attention.c). */
+    int64_t pages, page, page_rows;
     mx_node *drawn;     /* (1, page_rows): the last token drawn of each; NULL: not kept */
     int64_t max_run;    /* most tokens that any program on these caches feeds at once */
     mx_dtype cache_dtype;

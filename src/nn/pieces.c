@@ -1,7 +1,7 @@
 /* pieces.c - images of any size as rows of patches: see vision.h.
  *
  * A graph's shapes are fixed, the sizes of images are not. So the patches of all images of a row of
- * the batch lie one behind the other, as documents do in a packed row: where they lie in their
+ * the batch lie one after the other, as documents do in a packed row: where they lie in their
  * images comes with them as numbers, and attention keeps images separate by segments. Patches that
  * become one token are neighbours, so that merging or averaging them is a reshape, and piece i of a
  * row belongs to the row's image token i, whatever images there are. Places without a piece are

@@ -217,6 +217,6 @@ void mx_router_bias_update(mx_graph *g, const mx_build *b, mx_node *bias, mx_rou
     mx_node *even = mx_constant(g, MX_SCALAR, t, (double)r->k / (double)r->experts);
     mx_node *load = mx_cast(g, load_of(g, r), t);
     mx_node *sign = mx_sub(g, mx_greater(g, even, load), mx_greater(g, load, even));
-    mx_node *more = mx_constant(g, MX_SCALAR, MX_F32, 0); /* add, do not start anew */
+    mx_node *more = mx_constant(g, MX_SCALAR, MX_F32, 0); /* add, do not start a new sum */
     mx_graph_root(g, NULL, mx_accumulate(g, bias, mx_affine(g, sign, rate, 0), more));
 }

@@ -2,7 +2,7 @@
  *
  *     history (n + 1) float32   first () float32  ->  () float32:  most / max(history)
  * Entry 0 is the newest step. Where `first` is 0, a microbatch of the current step has left its
- * amax there already (amax_record.c), and the n entries behind it count instead of the n first: all
+ * amax there already (amax_record.c), and the n entries after it count instead of the n first: all
  * microbatches of a step have one factor. An empty history gives 0: the tensor's own is to be used.
  */
 #include "ops.h"

@@ -19,7 +19,7 @@
 #include <math.h>
 #include <string.h>
 
-/* The backward op has these behind them. */
+/* The backward op has these after them. */
 enum { Q = MX_ATTN_Q, K = MX_ATTN_K, V = MX_ATTN_V };
 enum { OUT = MX_ATTN_N_IN, LSE, DOUT, DLSE, N_GRAD_IN };
 

@@ -28,7 +28,7 @@ static int64_t heads_of(const mx_node *n, int i)
     return n->in[i]->type.dim[2];
 }
 
-/* Can query heads be cut in so many pieces? */
+/* Can query heads be cut into this many pieces? */
 static bool heads_fit(const mx_node *n, int64_t pieces)
 {
     int64_t h = heads_of(n, MX_ATTN_Q), k = heads_of(n, MX_ATTN_K);
@@ -183,10 +183,10 @@ static mx_node *ring(mx_graph *g, const mx_node *n, mx_node **in, mx_partition_c
 
 /* --- the ring where only order counts ---
  *
- * Under the causal mask alone nobody needs places: a rank's own tokens lie in their order. With
- * zigzag a rank has an early chunk and a late one: of a rank before it both see the early chunk, of
- * a rank behind it the late one sees both. So each pair of ranks has half the work, under no mask
- * at all. */
+ * Under the causal mask alone positions are not needed: a rank's own tokens are in order. With
+ * zigzag a rank has an early chunk and a late one. Both see the early chunk of a rank before it,
+ * and the late one sees both chunks of a rank after it. So each pair of ranks has half the work,
+ * and no mask at all. */
 
 static bool only_order_counts(const mx_node *n, mx_node *const *in)
 {
@@ -194,7 +194,7 @@ static bool only_order_counts(const mx_node *n, mx_node *const *in)
     return !a->window && !a->chunk && !in[MX_ATTN_Q_POS] && !in[MX_ATTN_Q_SPAN];
 }
 
-/* Without zigzag the first rank would have no use for others' keys, and nobody to send them to. */
+/* Without zigzag the first rank would have no use for others' keys, and no rank to send them to. */
 static bool has_use_for_all(const mx_node *n, const mx_cut *length)
 {
     return length->zigzag[0] || !((const mx_attention_attr *)n->attr)->causal;
@@ -214,8 +214,8 @@ static void take_half(mx_graph *g, mx_node **in, bool queries, int half)
             in[k] = half_of(g, in[k], half);
 }
 
-/* Keys of another rank, which is before this one or behind it; late: the second half of queries,
- * NULL: halves need not be told apart. */
+/* Keys of another rank, which is before this one or after it; late: the second half of queries;
+ * NULL: the halves are treated alike. */
 static void look_at(mx_graph *g, const mx_node *n, mx_node *const *in, mx_node *const *late,
                     bool before, found *f)
 {

@@ -36,7 +36,7 @@ void mx_pieces_pack(void *pieces, const void *whole, const mx_type *piece, int d
 void mx_pieces_unpack(void *whole, const void *pieces, const mx_type *piece, int d, int64_t size);
 /* Does this node go on beside others? */
 bool mx_collective_is_beside(const mx_node *n);
-/* Do the pieces of this dim lie one behind the other anyway? */
+/* Do the pieces of this dim lie one after the other anyway? */
 bool mx_pieces_are_packed(const mx_type *t, int d);
 
 /* Enters an error of a collective into the call; the device ends the run with it. */

@@ -3,7 +3,7 @@
  *     table (B, v, d)   ids (B, S) int32  ->  (B, S, d)
  * As embed of one table otherwise: an id outside it gives zeros. For meshes: table and ids are cut
  * by rows of the batch alike, and no rank needs another's rows. What runs is embed, of the tables
- * one behind the other.
+ * one after the other.
  */
 #include "ops.h"
 #include "ops/copy.h"
@@ -36,7 +36,7 @@ mx_node *mx_embed_by_row(mx_graph *g, mx_node *table, mx_node *ids)
     return MX_APPLY(g, &mx_op_embed_by_row, NULL, table, ids);
 }
 
-/* The ids in the tables one behind the other; those outside their own table become -1. */
+/* The ids in the tables one after the other; those outside their own table become -1. */
 static mx_node *whole_ids(mx_graph *g, mx_node *ids, int64_t rows)
 {
     int64_t B = ids->type.dim[0];

@@ -114,7 +114,7 @@ static inline size_t mx_gpu_fused_bytes(int sums, int64_t rows, int64_t cols)
     int64_t most = MX_GPU_SUM_BLOCKS * wide, all = rows * cols + MX_GPU_SUM_BLOCK;
     return sizeof(float) * (size_t)(sums * (all < most ? all : most));
 }
-/* Sums of rows of a GEMM's epilogue, or of the kernel behind it (gemm_gelu_grad.cu, gelu_grad.cu).
+/* Sums of rows of a GEMM's epilogue, or of the kernel after it (gemm_gelu_grad.cu, gelu_grad.cu).
  */
 enum { MX_GPU_GELU_GRAD_ROWS = 64 };
 static inline size_t mx_gpu_gelu_grad_bytes(int64_t m, int64_t n)
@@ -240,7 +240,7 @@ static inline size_t mx_gpu_reduce_bytes(size_t in)
 {
     return 2 * (mx_gpu_stage_bytes(in) + 4096);
 }
-/* A piece for each rank, one behind the other, and what comes. */
+/* A piece for each rank, one after the other, and what comes. */
 static inline size_t mx_gpu_all_to_all_bytes(size_t in)
 {
     return mx_gpu_aligned_bytes((int64_t)in, 1) + mx_gpu_stage_bytes(in);

@@ -154,7 +154,7 @@ typedef struct {
 } tile;
 
 /* Prefetches what the next tile will read of a value: the hardware's prefetcher loses its way
- * between so many short runs. */
+ * between that many short runs. */
 static void prefetch_next(const tile *t, int value)
 {
     const mx_group_plan *p = t->p;

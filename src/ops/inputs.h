@@ -32,10 +32,10 @@
 #define MX_INPUTS_MAX_LOGITS Q, K, SEG
 #define MX_INPUTS_SELECT_KEYS Q, W, K, Q_POS, K_POS, Q_SEG, K_SEG, ROW, TABLE
 #define MX_INPUTS_DELTA_RULE Q, K, V, G, BETA, SEGMENTS, STATE, POSITIONS, ROW
-#define MX_INPUTS_DELTA_GRAD DOUT = 6 /* behind the first six of these */
+#define MX_INPUTS_DELTA_GRAD DOUT = 6 /* after the first six of these */
 #define MX_INPUTS_CAUSAL_CONV \
     CONV_X, CONV_W, CONV_SEGMENTS, CONV_STATE, CONV_POSITIONS, CONV_ROW
-#define MX_INPUTS_CONV_GRAD CONV_DY = 3 /* behind the first three of these */
+#define MX_INPUTS_CONV_GRAD CONV_DY = 3 /* after the first three of these */
 /* The columns of SAMPLE_SETTINGS: how a row is sampled. */
 #define MX_SAMPLE_SETTINGS TEMPERATURE, TOP_K, TOP_P, UNIFORM, N_SETTINGS
 

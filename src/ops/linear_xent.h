@@ -8,7 +8,7 @@
 
 typedef struct {
     double scale, softcap, z_loss;
-    bool w_fixed; /* w is not trained: in place of dw stands one number that nobody reads */
+    bool w_fixed; /* w is not trained: in place of dw is one number that is never read */
 } mx_xent_attr;
 
 typedef struct {

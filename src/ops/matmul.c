@@ -268,7 +268,7 @@ static void infer(mx_graph *g, mx_node *n)
     read_term(&x, &nt, nt.n_in, &n->type, C);
     for (int i = 0; i < x.n; i++)
         if (x.ax[i].in[A] + x.ax[i].in[B] + x.ax[i].in[C] < 2)
-            mx_graph_fail(g, "matmul: in \"%s\" the letter %c stands in one tensor alone",
+            mx_graph_fail(g, "matmul: in \"%s\" the letter %c is in one tensor only",
                           at_->spec, x.ax[i].letter);
     if (at_->has_out)
         n->type.dtype = at_->out;
@@ -325,7 +325,7 @@ bool mx_matmul_is_of_rows(const mx_node *y)
            y->type.dtype == MX_BF16 && y->in[MX_MATMUL_A]->type.dtype == MX_BF16;
 }
 
-/* The matmul again, with these epilogues behind those it has; `in` is what they read. */
+/* The matmul again, with these epilogues after those it has; `in` is what they read. */
 mx_node *mx_matmul_epilogue(mx_graph *g, const mx_node *n, mx_epilogues list, mx_node *const *in)
 {
     mx_matmul_attr at_ = *(const mx_matmul_attr *)n->attr;
@@ -357,7 +357,7 @@ static mx_node *through_epilogues(mx_graph *g, mx_node *n, mx_node *dy, mx_node 
         if (!list->of[e])
             continue;
         if (!k->grad) {
-            mx_graph_fail(g, "matmul: the epilogue %s has no gradient; it is made behind autodiff",
+            mx_graph_fail(g, "matmul: the epilogue %s has no gradient; it is made after autodiff",
                           k->name);
             return NULL;
         }

@@ -96,7 +96,7 @@ typedef struct {
     /* in, out: its own inputs and outputs; C is c->out[0]. */
     void (*cpu)(const mx_call *c, const mx_tensor *in, const mx_tensor *out);
     /* From d, the gradient of what C becomes: the gradient of C (out: the number of its own
-     * output), and of its input x. Both NULL: it is made behind autodiff. */
+     * output), and of its input x. Both NULL: it is made after autodiff. */
     mx_node *(*grad)(mx_graph *g, mx_node *n, mx_node *d, int out);
     mx_node *(*grad_in)(mx_graph *g, mx_node *d, const mx_node *x);
 } mx_epilogue_kind;

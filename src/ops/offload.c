@@ -1,4 +1,4 @@
-/* offload.c - starts a copy of x to host memory. The result may be read behind mx_wait alone: a
+/* offload.c - starts a copy of x to host memory. The result may be read after mx_wait alone: a
  * device with memory of its own copies while it computes. A strided view is offloaded as a dense
  * tensor. Made by the offload pass (compile/offload.c). */
 #include "ops.h"

@@ -7,7 +7,7 @@
  *     table[r][p / page mod C] * page + p mod page
  * and query n, at positions[n] of sequence row[n], sees the positions up to its own, as far as
  * window and chunk allow (ir/attention.h), or those selected; with `until` also the positions
- * behind it up to that one, less than N further, whose keys this batch enters. A position below 0
+ * after it up to that one, less than N further, whose keys this batch enters. A position below 0
  * gives 0. Tokens of prompts and of decoding stand side by side in one batch, each a row of its
  * own; what a query sees, and in which order it is added up, does not depend on the others.
  *

@@ -1,5 +1,5 @@
 /* prefetch.c - starts a copy from host memory, the way back of mx_offload. The result may be read
- * behind mx_wait alone. */
+ * after mx_wait alone. */
 #include "ops.h"
 #include "ops/copy.h"
 

@@ -1,7 +1,7 @@
 /* recurrent.h - what ops with a state that decoding carries from run to run have in common.
  *
  * A run feeds some tokens of every sequence. positions (B, S) say which: those of a sequence come
- * first, in order, and -1 follows. Position 0 begins a sequence anew, whatever the state holds; a
+ * first, in order, and -1 follows. Position 0 starts a new sequence, whatever the state holds; a
  * sequence without tokens keeps its state.
  *
  * Where rows (B) are given, S is 1: a token is a row of the batch, rows[b] is the state that it

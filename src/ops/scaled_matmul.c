@@ -4,7 +4,7 @@
  *     y_mn = sum over blocks of k: sa sb (sum of a_mk b_nk)
  * Both are 8 bits wide with the summed dim last. Products of 8-bit numbers are exact in bfloat16's
  * float32 sums; sums of int8 are exact altogether. This is the emulation that devices with 8-bit
- * matrix units are compared with: scales are applied behind the sum of a block of k, as there.
+ * matrix units are compared with: scales are applied after the sum of a block of k, as there.
  *
  * Gradient, by the node's recipe: dx = dy w and dw = dy^T x, each quantized or in high precision. A
  * factor with one scale, and a weight in square blocks, is the forward pass's own, transposed;
@@ -296,7 +296,7 @@ static void scaled_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **
 #define Q(d, ...) {__VA_ARGS__, .dtype = d, .lo = -9, .hi = 9, .no_grad = true, .fixed = true}
 #define S(rows, cols) {2, {rows, cols}, .lo = 0.1, .hi = 2, .no_grad = true, .fixed = true}
 #define OUT &(scaled_attr){.out = MX_F32}
-/* Hopper's units align the products of float8 to the largest and keep 13 bits behind its point. */
+/* Hopper's units align the products of float8 to the largest and keep 13 bits after its point. */
 #define WIDE OUT, .on_device = 0x1p-10
 const mx_op mx_op_scaled_matmul = {
     .name = "scaled_matmul",

@@ -3,7 +3,7 @@
  *     q (B, S, H, D)   w (B, S, H)   k (B, T, D)   ->   selected (B, S, n) int32
  *     score(s, t) = sum_h w[s, h] max(0, scale q[s, h] . k[t])
  * For every query the n keys with the highest scores among those it may see (position not after
- * its own, same segment, slot in use), in ascending order; -1 behind them where it sees fewer.
+ * its own, same segment, slot in use), in ascending order; -1 after them where it sees fewer.
  * Positions are q_pos (B, S) and k_pos (B, T) where given, otherwise indices. The scores exist one
  * row at a time. A choice has no gradient.
  *

@@ -42,7 +42,8 @@ static void check(mx_graph *g, mx_node *n)
     const transpose_attr *at = n->attr;
     int from[MX_MAX_DIMS];
     if (!permutation(at->dims, n->in[0]->type.ndim, from))
-        mx_graph_fail(g, "transpose: \"%s\" is no reordering of %d dims; write it like bshd->bhsd",
+        mx_graph_fail(g,
+                      "transpose: \"%s\" is not a reordering of %d dims; write it like bshd->bhsd",
                       at->dims, n->in[0]->type.ndim);
 }
 

@@ -30,7 +30,7 @@ typedef struct {
     double at[MX_CURVE_POINTS], rate[MX_CURVE_POINTS];
 } mx_rate_curve;
 
-/* A GEMM that was measured: so many of (m, k) x (k, n). */
+/* A GEMM that was measured: `groups` of (m, k) x (k, n). */
 typedef struct {
     double groups, m, n, k, flops; /* FLOP/s */
 } mx_gemm_point;

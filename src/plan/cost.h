@@ -2,7 +2,7 @@
  *
  * The profile's work is divided by the layout's degrees and timed kernel by kernel. Collectives are
  * those of the partition pass:
- *   tensor    each GEMM whose k is cut leaves a sum: a gather before its pair, a scatter behind
+ *   tensor    each GEMM whose k is cut leaves a sum: a gather before its pair, a scatter after
  *             it; the same again backward, and one more gather of the input for the weight's
  *             gradient
  *   context   keys and values go round: gathered forward, and backward with their gradients

@@ -26,7 +26,7 @@ double mx_attention_seconds(const mx_plan_chip *c, double flops, double length, 
 /* One pass of the delta rule and the like; backward counts 2.5 times the forward pass's FLOPs. */
 double mx_recurrence_seconds(const mx_plan_chip *c, double flops, double bytes, bool backward);
 
-/* Kernels that stream so many bytes. */
+/* Kernels that together stream `bytes`. */
 double mx_stream_seconds(const mx_plan_chip *c, double bytes, double kernels);
 
 /* A group of `size` ranks, of which `inside` at a time share the innermost links. */

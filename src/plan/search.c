@@ -31,7 +31,7 @@ static int degrees_of(int64_t n, int64_t most, int64_t out[MOST_DEGREES])
     return k;
 }
 
-/* The divisor of n that follows d; n + 1 behind the last. */
+/* The divisor of n that follows d; n + 1 after the last. */
 static int64_t next_divisor(int64_t n, int64_t d)
 {
     for (d++; d <= n / 2; d++)

@@ -1,6 +1,6 @@
 /* topology.h - the machine that a plan is for, by name.
  *
- *     h100x1024   so many of a chip of configs/chips.yml
+ *     h100x1024   this many of a chip of configs/chips.yml
  *     v5p-128     a TPU slice as Cloud and MaxText call it: v5e and v6e count chips, v4 and v5p
  *                 cores, of which a chip has two
  */
@@ -18,7 +18,7 @@ typedef struct {
     int64_t per_node; /* that share the innermost links */
 } mx_topology;
 
-/* Where the tables are, and what stands above them; "" where nothing was said. */
+/* Where the tables are, and files that come before them; "" for none. */
 typedef struct {
     const char *home, *chip_file, *network_file, *network;
     int64_t slices; /* of that name; 1 for one */

@@ -36,7 +36,7 @@ static mx_distill_schedule schedule_of(const mx_config *c, const char *first, co
 static mx_status check(const mx_config *c, const mx_distill *s, const char *type)
 {
     if (*type && !s->gkd && strcmp(type, "maxtext") != 0)
-        return mx_fail(MX_USAGE, "%s: loss_type=%s is none of distill's: maxtext, gkd",
+        return mx_fail(MX_USAGE, "%s: loss_type=%s is not one of distill's: maxtext, gkd",
                        mx_config_where(c, "loss_type"), type);
     if (s->gkd && s->jsd > 1)
         return mx_fail(MX_USAGE, "%s: GKD's beta is a share, 0 to 1", mx_config_where(c, "beta"));

@@ -131,7 +131,7 @@ static mx_node *places_of(const pass *p, mx_node *x, int64_t at, int64_t n)
     return mx_reshape(g, x, numbers ? MX_SHAPE(B * n) : MX_SHAPE(B * n, k));
 }
 
-/* all (B, m, k), with some (B n, k) behind. */
+/* all (B, m, k), with some (B n, k) after. */
 static mx_node *joined(const pass *p, mx_node *all, mx_node *some)
 {
     if (!some)

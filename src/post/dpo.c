@@ -36,7 +36,7 @@ static mx_status read_losses(const mx_config *c, mx_arena *a, settings *s)
         size_t k = strcspn(p, ", ");
         const mx_dpo_loss *l = mx_dpo_loss_find(p, k);
         if (!l || s->n == MAX_LOSSES)
-            return mx_fail(MX_USAGE, "%s: loss_type=%s: %.*s is none of dpo's losses: %s, orpo",
+            return mx_fail(MX_USAGE, "%s: loss_type=%s: %.*s is not one of dpo's losses: %s, orpo",
                            mx_config_where(c, "loss_type"), types, (int)k, p,
                            mx_dpo_loss_names(a));
         s->weight[s->n] = 1;

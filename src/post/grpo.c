@@ -39,7 +39,7 @@ static bool in_words(const char *words, const char *word)
     return false;
 }
 
-/* What semantics=NAME has for a key that nobody set. */
+/* What semantics=NAME has for a key that is not set. */
 static const char *default_loss(const mx_grpo_semantics *of, mx_arena *a)
 {
     const char *all = of && of->losses ? of->losses : "dapo";
@@ -52,10 +52,10 @@ static mx_status check(const mx_config *c, mx_arena *a, const mx_grpo *s, const 
         return mx_fail(MX_USAGE, "%s: grpo has the semantics of trl, maxtext and verl",
                        mx_config_where(c, "semantics"));
     if (!s->loss)
-        return mx_fail(MX_USAGE, "%s: loss_type=%s is none of grpo's: %s",
+        return mx_fail(MX_USAGE, "%s: loss_type=%s is not one of grpo's: %s",
                        mx_config_where(c, "loss_type"), type, mx_grpo_loss_names(a));
     if (s->of->losses && !in_words(s->of->losses, type))
-        return mx_fail(MX_USAGE, "%s: loss_type=%s is none of those that semantics=%s has: %s",
+        return mx_fail(MX_USAGE, "%s: loss_type=%s is not one of those that semantics=%s has: %s",
                        mx_config_where(c, "loss_type"), type, s->of->name, s->of->losses);
     if (s->of->kl != MX_KL_K3 && mx_config_is_users(c, "use_bias_correction_kl"))
         return mx_fail(MX_USAGE, "%s: semantics=%s does not weigh the KL by the ratio; leave "

@@ -95,8 +95,8 @@ static mx_status ask(mx_grpo_run *r, const mx_objective_run *o, mx_grpo_batch *b
 
 /* --- judging --- */
 
-/* Own rows, by whoever leads them: a program that judges may say something else when it is asked
- * again. */
+/* Own rows, judged by the rank that leads them: a reward program may say something else when it is
+ * asked again. */
 static void *score(void *batch)
 {
     mx_grpo_batch *b = batch;

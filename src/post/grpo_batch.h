@@ -63,7 +63,7 @@ mx_status mx_grpo_finish(mx_grpo_run *r, const mx_objective_run *o, mx_grpo_batc
 /* Ends the judge's thread, whatever it says; that is kept in the batch. */
 void mx_grpo_join(mx_grpo_batch *b);
 
-/* The place in the data and the generations that wait behind it, JSON. */
+/* The place in the data and the generations that wait after it, JSON. */
 void mx_grpo_position(const mx_objective_run *o, mx_str *json);
 mx_status mx_grpo_seek(mx_grpo_run *r, const mx_objective_run *o) MX_MUST_USE;
 /* The answers of a generation as a checkpoint holds them; *found: it does. */

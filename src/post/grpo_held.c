@@ -8,7 +8,7 @@
  *
  * drawn and old are log-probabilities, sampling's and the policy's, as the 32 bits of each. scores
  * are absent where the judge had failed: then it is asked again. Only one rank has the answers of
- * all; of several none are written, and a generation that was cut off is answered anew.
+ * all; of several none are written, and a generation that was interrupted is sampled again.
  */
 #include "post/grpo_batch.h"
 
@@ -75,7 +75,7 @@ static json_t *batch_json(const mx_grpo_run *r, const mx_grpo_batch *b)
 void mx_grpo_position(const mx_objective_run *o, mx_str *json)
 {
     mx_grpo_run *r = o->state;
-    int64_t next = o->step / r->s->iterations; /* the generation of the step behind this one */
+    int64_t next = o->step / r->s->iterations; /* the generation of the next step */
     const mx_grpo_batch *first = NULL;
     json_t *held = json_array();
     for (int64_t g = next; g < next + r->n_sets && is_written(o); g++) {
@@ -193,5 +193,5 @@ void mx_grpo_take_old(mx_grpo_run *r, mx_grpo_batch *b, int64_t generation)
                   b->old + row_start(r, b, i));
         b->has_old[i] = 1;
     }
-    json_array_remove(r->held, at); /* a run that goes back answers anew */
+    json_array_remove(r->held, at); /* a run that goes back samples again */
 }

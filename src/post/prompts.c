@@ -15,7 +15,7 @@ struct mx_prompts {
     mx_cursor before; /* the last one, of a single dataset */
 };
 
-enum { MOST_IN_A_ROW = 4096 }; /* so many in a row mean a mistake */
+enum { MOST_IN_A_ROW = 4096 }; /* this many bad ones in a row mean a mistake */
 
 mx_status mx_prompts_open(mx_prompts **out, const mx_train_data *d, const mx_config *c,
                           const mx_dataset_options *sets, int n)

@@ -103,7 +103,7 @@ static size_t joins(const char *p)
 }
 
 /* The length of \text{...} and the like at p, 0: there is none. Words that join are a comma, those
- * behind something are units, with their exponent. */
+ * after something are units, with their exponent. */
 static size_t words(const char *p, answer *a)
 {
     static const char *const marks[] = {"\\text{", "\\mathrm{", "\\textbf{", "\\mbox{",
@@ -128,7 +128,7 @@ static size_t words(const char *p, answer *a)
     return 0;
 }
 
-/* Words of two letters and more behind a number, to the end: "5 cm", "3 square metres". */
+/* Words of two letters and more after a number, to the end: "5 cm", "3 square metres". */
 static bool unit_follows(const char *p)
 {
     if (*p != ' ')
@@ -380,7 +380,7 @@ static char *matrix(char *text)
 static bool same_equation(char *a, char *b, int depth)
 {
     char *left = strchr(a, '='), *right = strchr(b, '=');
-    if (!left || !right) { /* one of them: of "x = 2 + 3 = 5" what is behind the last sign */
+    if (!left || !right) { /* one of them: of "x = 2 + 3 = 5" what is after the last sign */
         char *with = left ? a : b, *last = strrchr(with, '=');
         size_t name = strcspn(with, "=");
         return (name == 0 || is_name(with, name)) &&
@@ -489,8 +489,8 @@ static bool all_found(const elements *a, const elements *b, int depth)
     return all;
 }
 
-/* What is behind the sign of "x \in". */
-static char *behind_in(char *p)
+/* What is after the sign of "x \in". */
+static char *after_in(char *p)
 {
     char *in = strstr(p, "\\in");
     bool is = in && !isalpha((unsigned char)in[3]) && is_name(p, (size_t)(in - p));
@@ -504,8 +504,8 @@ static bool same(char *a, char *b, int depth)
     if (strcmp(a, b) == 0)
         return true;
     elements *x = mx_realloc(NULL, 2 * sizeof *x), *y = x + 1;
-    read_elements(x, behind_in(a));
-    read_elements(y, behind_in(b));
+    read_elements(x, after_in(a));
+    read_elements(y, after_in(b));
     bool is = !x->bad && !y->bad && all_found(x, y, depth) && all_found(y, x, depth);
     mx_free(x);
     return is;

@@ -2,7 +2,7 @@
  *
  * The schema is the pattern that constrained answers follow (infer/pattern_schema.c), so that what
  * `maxc serve` can force is what can be rewarded, to the keyword. A pattern knows one order of
- * properties and little white space; schema and answer are therefore both written anew with their
+ * properties and little white space; schema and answer are therefore both rewritten with their
  * properties sorted before they are compared. Properties that the schema does not name are wrong,
  * as they are in constrained answers.
  */

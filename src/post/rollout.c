@@ -285,7 +285,7 @@ static mx_status read_ids(const json_t *list, mx_tokens *out)
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *v = json_array_get(list, i);
         if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > INT32_MAX)
-            return mx_fail(MX_INPUT, "\"ids\" of a completion: element %zu is no token id", i);
+            return mx_fail(MX_INPUT, "\"ids\" of a completion: element %zu is not a token id", i);
         mx_tokens_add(out, (int32_t)json_integer_value(v));
     }
     return MX_OK;

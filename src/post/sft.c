@@ -23,7 +23,7 @@ static mx_status read(const mx_config *c, mx_arena *a, const void **out)
     s->dft = strcmp(type, "dft") == 0;
     *out = s;
     if (*type && !s->dft && strcmp(type, "nll") != 0)
-        return mx_fail(MX_USAGE, "%s: loss_type=%s is none of sft's: nll, dft",
+        return mx_fail(MX_USAGE, "%s: loss_type=%s is not one of sft's: nll, dft",
                        mx_config_where(c, "loss_type"), type);
     return MX_OK;
 }

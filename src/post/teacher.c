@@ -23,7 +23,7 @@ typedef struct {
 /* A program for batches of one size. */
 typedef struct {
     mx_forward forward;
-    int64_t rows, microbatches; /* microbatches: there is room for so many */
+    int64_t rows, microbatches; /* microbatches: that there is room for */
     void *given[N_RESULTS]; /* of one microbatch after the other; NULL: there is none here */
     size_t bytes[N_RESULTS];
 } sized;

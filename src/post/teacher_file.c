@@ -20,7 +20,8 @@ static mx_status read_facts(mx_teacher_file *f, const char *path)
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         *all[i].to = json_integer_value(json_object_get(j, all[i].name));
         if (*all[i].to < 1 || *all[i].to > INT32_MAX)
-            st = st ? st : mx_fail(MX_INPUT, "%s: \"%s\" is no positive number", path, all[i].name);
+            st = st ? st
+                    : mx_fail(MX_INPUT, "%s: \"%s\" is not a positive number", path, all[i].name);
     }
     json_decref(j);
     return st;

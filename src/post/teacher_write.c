@@ -140,8 +140,9 @@ static mx_status write_all(writer *w)
         return mx_fail(MX_USAGE, "%s: write_teacher keeps the largest logits of each token; set "
                        "distill_top_k=64", mx_config_where(w->c, "distill_top_k"));
     if (access(w->dir, F_OK) == 0)
-        return mx_fail(MX_USAGE, "write_teacher=%s is there already; give a folder that is not "
-                       "there yet", w->dir);
+        return mx_fail(MX_USAGE,
+                       "write_teacher=%s is there already; give one that does not exist yet",
+                       w->dir);
     MX_TRY(open_all(w, rows));
     MX_TRY(mx_io_make_dir(NULL, w->dir));
     for (int64_t i = 0; i < steps; i++) {

@@ -42,7 +42,7 @@ typedef struct {
     size_t sent;    /* of a stream: bytes of text */
     int64_t n_ids;  /* tokens whose ids are out, */
     int64_t scored; /* and tokens with log-probabilities that are out, */
-    int64_t offset; /* so many characters of them */
+    int64_t offset; /* their characters */
     int64_t n_timed; /* tokens that were there when it last had something new, */
     double timed_at; /* then */
     bool begun, done;
@@ -89,7 +89,7 @@ struct mx_api_call {
     bool echo, logprobs;
     int n_top; /* likeliest tokens shown beside each */
     int64_t n; /* answers to each prompt, */
-    int64_t best_of; /* the best of so many */
+    int64_t best_of; /* the best of this many */
     bool base64;     /* embeddings are given so */
     mx_request_options o;
     const mx_pattern *pattern; /* that answers must match; NULL: any */

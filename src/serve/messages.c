@@ -86,7 +86,7 @@ static bool read_block(mx_fields *f, const json_t *block, blocks *to)
                                   json_pack("{s:s, s:s, s:o}", "role", "tool", "tool_call_id",
                                             text_of(block, "tool_use_id"), "content", text));
     }
-    /* thoughts of earlier answers are not shown to the model again */
+    /* reasoning of earlier answers is not shown to the model again */
     bool thought = strcmp(type, "thinking") == 0 || strcmp(type, "redacted_thinking") == 0;
     bool known = strcmp(type, "text") == 0 || strcmp(type, "image") == 0 ||
                  strcmp(type, "tool_use") == 0 || text || thought;
@@ -191,7 +191,7 @@ static json_t *choice_of(mx_fields *f)
     return NULL;
 }
 
-/* Thoughts are not told from the answer here. */
+/* Reasoning is not separated from the answer here. */
 static void check_thinking(mx_fields *f)
 {
     const json_t *v = mx_field_get(f, "thinking");

@@ -112,7 +112,7 @@ static void add_label(mx_str *out, const char *name)
             mx_str_addf(out, *name == '"' || *name == '\\' ? "\\%c" : "%c", *name);
 }
 
-/* Those that calls use: whether they wait or run is not told apart. */
+/* Adapters that calls use, whether these wait or run. */
 static void add_busy(void *ctx, const char *name, int64_t calls)
 {
     mx_str *list = ctx;

@@ -24,7 +24,7 @@ void mx_server_metrics_add(mx_server_metrics *m, const mx_request *r, int64_t ma
 /* A request has tokens up to r->tokens.n; *seen and *at, of the news before, are brought up to
  * date. */
 void mx_server_metrics_news(mx_server_metrics *m, const mx_request *r, int64_t *seen, double *at);
-/* A step of the engine had so many tokens. */
+/* A step of the engine had this many tokens. */
 void mx_server_metrics_step(mx_server_metrics *m, int64_t tokens);
 /* A call has come that asks for n answers. */
 void mx_server_metrics_call(mx_server_metrics *m, int64_t n);

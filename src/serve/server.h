@@ -16,10 +16,10 @@ typedef struct {
     const char *api_key; /* NULL or "": none is asked for */
     int64_t most_calls;  /* that wait or run; more get status 429 */
     int64_t body_bytes;  /* of a request at most */
-    double drain_s;      /* after a signal to stop: calls under way have so long */
-    double stuck_s;      /* an engine with work that makes no step for so long is unhealthy */
+    double drain_s;      /* seconds that calls under way have after a signal to stop */
+    double stuck_s;      /* an engine with work that makes no step for this long is unhealthy */
     bool runtime_adapters; /* clients may load and unload adapters */
-    double call_s;       /* a call may take so long; 0: any time */
+    double call_s;       /* a call may take this long; 0: any time */
 } mx_server_options;
 
 typedef struct mx_server mx_server;

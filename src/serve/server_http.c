@@ -146,7 +146,7 @@ static bool key_is_right(const mx_exchange *x)
     return !differ;
 }
 
-/* The engine's from now on, unless there are too many: false, and an error is the answer. */
+/* Hands the call to the engine, unless there are too many: false, and the answer is an error. */
 static bool enqueue(mx_exchange *x, int64_t parts, enum MHD_Result *answer)
 {
     mx_server *s = x->server;
@@ -305,7 +305,7 @@ static enum MHD_Result handle(void *ctx, struct MHD_Connection *connection, cons
     return done ? queue_whole(x, "application/json") : MHD_NO;
 }
 
-/* The connection lets go: the answer is out, or nobody wants it any more. */
+/* The connection lets go: the answer is out, or no longer wanted. */
 static void complete(void *ctx, struct MHD_Connection *connection, void **state,
                      enum MHD_RequestTerminationCode why)
 {
@@ -338,7 +338,7 @@ mx_status mx_http_start(mx_server *s)
     snprintf(port, sizeof port, "%d", (int)s->o.port);
     int e = getaddrinfo(s->o.host && *s->o.host ? s->o.host : NULL, port, &hints, &found);
     if (e)
-        return mx_fail(MX_USAGE, "host=%s is no address of this machine: %s", s->o.host,
+        return mx_fail(MX_USAGE, "host=%s is not an address of this machine: %s", s->o.host,
                        gai_strerror(e));
     unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC;
     if (found->ai_family == AF_INET6)

@@ -27,7 +27,7 @@ struct mx_exchange {
     int status; /* of the answer; 0: not known yet */
     bool done;  /* there is no more to come */
     bool suspended;
-    bool gone;         /* the client has disconnected: nobody reads the answer */
+    bool gone;         /* the client has disconnected: the answer is not read */
     int holders;       /* reference count: the connection and, for a call, the engine's side */
     mx_exchange *next; /* in the server's list of new calls, then of those under way */
 };

@@ -32,7 +32,7 @@ static span trim(span s)
     return s;
 }
 
-/* Cuts s at the first `mark`: what stands before it; s goes on behind it. Without one, all of s. */
+/* Cuts s at the first `mark`: what stands before it; s goes on after it. Without one, all of s. */
 static span cut(span *s, const char *mark, bool *found)
 {
     const char *hit = s->n ? memmem(s->at, s->n, mark, strlen(mark)) : NULL;
@@ -76,7 +76,7 @@ static bool add_object(json_t *calls, const json_t *call)
     return json_array_size(calls) > before;
 }
 
-/* The JSON value at the beginning of s, which goes on behind it; NULL: there is none. */
+/* The JSON value at the beginning of s, which goes on after it; NULL: there is none. */
 static json_t *take_json(span *s)
 {
     json_error_t e;

@@ -33,8 +33,8 @@ bool mx_adapter_is_tied(mx_session *s, const char *weight);
  * ensure_weight_tying only: another adapter is refused. */
 const mx_var *mx_adapter_saves_tied(mx_session *s); /* NULL: none */
 mx_status mx_adapter_check_tied(mx_session *s, const mx_adapter *a) MX_MUST_USE;
-/* Once weights are there: lengths of DoRA that nobody has written are the weights' rows'. `ranks`:
- * those that share the weights, which all call; NULL: none. */
+/* Once weights are loaded: DoRA's lengths that were not loaded become those of the weights' rows.
+ * `ranks`: those that share the weights, which all call; NULL: none. */
 struct mx_comm;
 mx_status mx_adapter_begin(mx_session *s, struct mx_comm *ranks) MX_MUST_USE;
 /* Adds every adapter to its weight; the adapters themselves become zero. In the host's memory. */

@@ -37,7 +37,7 @@ typedef struct {
     int n_threads;            /* for copying and writing; 2 when 0 */
     bool synchronous;         /* write inside mx_ckpt_save */
     const mx_io *io;          /* NULL: the system's */
-    mx_comm *comm;            /* the ranks that save together; nobody else uses it. NULL: alone */
+    mx_comm *comm;            /* the ranks that save together; used for nothing else. NULL: alone */
     bool boxes;               /* they have parts of the tensors, and each writes its own */
 } mx_ckpt_opts;
 

@@ -1,9 +1,9 @@
 /* gptq.h - rounds a weight so that what it makes of its inputs changes least (GPTQ).
  *
  *     W (rows, n)    H = sum of x x^T over inputs x of a calibration text, (n, n)
- * Columns are rounded one after the other, and what is lost in one is made good in those that are
- * still to come: with H^-1 = U^T U, U upper, column j with the error e leaves W[:, k] -= e U[j, k]
- * / U[j, j] for k > j. Rows do not depend on each other.
+ * Columns are rounded one after the other, and the error of one is compensated in those still to
+ * come: with H^-1 = U^T U, U upper, column j with the error e leaves W[:, k] -= e U[j, k] / U[j, j]
+ * for k > j. Rows do not depend on each other.
  *
  * U is R^-1, where H = R R^T with R upper: one factorization and one inverse of a triangle, both by
  * GEMMs of blocks, in place of an inverse of H and a factorization of that. The mean of H's

@@ -168,7 +168,7 @@ void mx_manifest_get_head(const json_t *manifest, mx_manifest_head *head)
 typedef struct {
     mx_str text;
     int n;
-    bool unknown; /* memory was short: nobody knows whether it is damaged */
+    bool unknown; /* memory was short: whether it is damaged is not known */
 } damage;
 
 static void add_damage(damage *d, mx_status st)

@@ -177,7 +177,7 @@ static bool pair_scaled(pairing *p, const mx_st_tensor *t, mx_quant_tensor *w)
     w->kind = MX_QUANT_SCALED;
     set_shape(w, t->ndim, t->dim);
     if (!as_matrices(w, t->ndim, t->dim)) {
-        complain(p, t->name, "a quantised scalar");
+        complain(p, t->name, "a quantized scalar");
         return false;
     }
     return fit_scales(p, w) && fit_zeros(p, w);
@@ -479,16 +479,16 @@ mx_status mx_quant_open(mx_quant_set *q, const mx_hf_dir *dir)
     q->tensors = MX_NEW_N(&q->arena, mx_quant_tensor, dir->n_tensors);
     for (int64_t i = 0; i < dir->n_tensors; i++)
         if (pair_one(&p, dir->tensors[i], &q->tensors[q->n_tensors])) {
-            q->n_quantised += q->tensors[q->n_tensors].kind != MX_QUANT_PLAIN;
+            q->n_quantized += q->tensors[q->n_tensors].kind != MX_QUANT_PLAIN;
             q->n_tensors++;
         }
     qsort(q->tensors, (size_t)q->n_tensors, sizeof *q->tensors, by_name);
     for (int64_t i = 1; i < q->n_tensors; i++)
         if (strcmp(q->tensors[i - 1].name, q->tensors[i].name) == 0)
-            complain(&p, q->tensors[i].name, "is there twice, plain and quantised");
+            complain(&p, q->tensors[i].name, "is there twice, plain and quantized");
     mx_status st = MX_OK;
     if (p.n_wrong)
-        st = mx_fail(MX_INPUT, "%s: %d quantised tensors cannot be read:%s%s", dir->path, p.n_wrong,
+        st = mx_fail(MX_INPUT, "%s: %d quantized tensors cannot be read:%s%s", dir->path, p.n_wrong,
                      p.wrong.text, p.n_wrong > MAX_LISTED ? "\n  ..." : "");
     mx_str_fini(&p.wrong);
     if (st)

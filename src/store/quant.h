@@ -1,6 +1,6 @@
 /* quant.h - weights as they are meant, over tensors as they lie on the hub.
  *
- * A quantised checkpoint stores one weight in several tensors. This file combines them again under
+ * A quantized checkpoint stores one weight in several tensors. This file combines them again under
  * the weight's own name and reads it as plain numbers, a piece at a time:
  *
  *     kind     stored                                        meaning
@@ -68,7 +68,7 @@ typedef struct {
     mx_arena arena;
     mx_quant_tensor *tensors;
     int64_t n_tensors;
-    int64_t n_quantised;
+    int64_t n_quantized;
 } mx_quant_set;
 
 mx_status mx_quant_open(mx_quant_set *q, const mx_hf_dir *dir) MX_MUST_USE;

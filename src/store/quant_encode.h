@@ -5,7 +5,7 @@
 #include "device/device.h"
 #include "store/quant.h"
 
-/* Where a weight comes from: its numbers where they are at hand, else the tensor. */
+/* Where a weight comes from: its numbers in memory, if they are there, else the tensor. */
 typedef struct {
     const mx_quant_tensor *t;
     const float *numbers;

@@ -76,7 +76,7 @@ static int64_t group_of(const struct mx_quant_gptq *g, int64_t said)
     return g->groups > 0 && g->in % g->groups == 0 ? g->in / g->groups : 0;
 }
 
-/* Where modules differ, zero points of so many words a group tell the bits. */
+/* Where modules differ, the bits follow from how many words of zero points a group has. */
 static int bits_of(const mx_gptq_hints *h, int64_t out, const mx_st_tensor *zeros)
 {
     bool eight = h->by_module && !h->awq && zeros->ndim == 2 && zeros->dim[1] == (out + 3) / 4;

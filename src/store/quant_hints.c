@@ -81,7 +81,7 @@ static mx_status wrong(const char *path, const json_t *v, const char *expected)
 {
     char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_ENSURE_ASCII);
     mx_status st = mx_fail(MX_INPUT, "%s is %.60s; expected %s. Correct it, or use the model's "
-                           "unquantised weights", path, text ? text : "no JSON", expected);
+                           "unquantized weights", path, text ? text : "no JSON", expected);
     mx_free(text);
     return st;
 }
@@ -224,7 +224,7 @@ static mx_status read_method(mx_quant_hints *h, const json_t *c)
     if (!is_listed(known, h->method)) {
         char *text = json_dumps(method, JSON_ENCODE_ANY | JSON_ENSURE_ASCII);
         mx_status st = mx_fail(MX_INPUT, "quantization method %.40s is not supported (these are: "
-                               "%s); use the model's unquantised weights", text, known);
+                               "%s); use the model's unquantized weights", text, known);
         mx_free(text);
         return st;
     }

@@ -1,4 +1,4 @@
-/* quant_read.c - quantised weights as plain numbers, panel by panel.
+/* quant_read.c - quantized weights as plain numbers, panel by panel.
  *
  * A panel is a run of rows of one matrix, as the weight is meant (R, C) or, transposed, (C, R),
  * small enough for the cache. Stored rows are contiguous, so a panel of a scaled or packed weight
@@ -342,7 +342,7 @@ mx_status mx_quant_read(const mx_quant_tensor *t, int64_t first, int64_t count, 
     MX_ASSERT(first >= 0 && count >= 0 && count <= t->n - first, "%s: %" PRId64 "+%" PRId64,
               t->name, first, count);
     if (!mx_st_convertible(MX_ST_F32, to))
-        return mx_fail(MX_INPUT, "%s: tensor %s is quantised and cannot be loaded as %s",
+        return mx_fail(MX_INPUT, "%s: tensor %s is quantized and cannot be loaded as %s",
                        t->data->file->path, t->name, mx_st_dtype_name(to));
     if (!count)
         return MX_OK;

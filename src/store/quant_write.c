@@ -37,7 +37,7 @@ typedef struct {
 } made;
 
 typedef struct {
-    const char *suffix; /* behind the weight's name */
+    const char *suffix; /* after the weight's name */
     mx_st_dtype dtype;
 } part_of;
 

@@ -14,12 +14,13 @@
  *     nf4             U8 (R C / 2, 1), high nibble first; weight.absmax F32    bitsandbytes
  *                     for 64 numbers, weight.quant_map F32 (16), and a JSON
  *                     text of the shape, weight.quant_state.bitsandbytes__nf4
- * Scales of rows and groups are rounded up to bfloat16 before numbers are divided by them: whoever
- * loads them in the model's dtype has the same ones. They are stored as F32 where that is float32.
- * A group's scale of int4 is the one of a few below absmax whose squared error is least.
+ * Scales of rows and groups are rounded up to bfloat16 before numbers are divided by them: a
+ * program that loads them in the model's dtype has the same ones. They are stored as F32 where that
+ * is float32. A group's scale of int4 is the one of a few below absmax whose squared error is
+ * least.
  *
  * Matrices of layers are quantized; embeddings, the head, norms, routers and vision encoders are
- * copied as they are. A directory that is quantised already is read as the numbers it means.
+ * copied as they are. A directory that is quantized already is read as the numbers it means.
  */
 #ifndef MX_STORE_QUANT_WRITE_H
 #define MX_STORE_QUANT_WRITE_H

@@ -19,7 +19,7 @@ typedef struct {
     bool keep;
 } candidate;
 
-/* Somebody holds the shared lock that mx_ckpt_open takes. */
+/* A reader holds the shared lock that mx_ckpt_open takes. */
 static bool is_being_read(const char *root, int64_t step)
 {
     mx_str path = {0};

@@ -1,7 +1,7 @@
 /* retention.h - which checkpoints stay, and the removal of the others.
  *
  * A checkpoint stays when it is one of the last `keep_last`, when its step is a multiple of
- * `keep_every`, when it is one of the `keep_best` by metric, or when somebody is reading it. At
+ * `keep_every`, when it is one of the `keep_best` by metric, or when a process is reading it. At
  * least one with a readable manifest always stays. Damaged ones are not counted and not touched:
  * they are evidence.
  */

@@ -1,11 +1,11 @@
 /* st_boxes.c - one safetensors file, written by many ranks: each puts its parts of the tensors
- * where they belong, and nobody has a whole one.
+ * where they belong, and none has a whole tensor.
  *
  *     begin   one rank: path.tmp with its header and its full size
  *     put     every rank: its parts; of ranks that have the same part the first
  *     end     one rank: the digests, by reading the file back, and the rename
  *
- * Everybody must be done with one before anybody begins the next.
+ * All ranks must be done with one before any begins the next.
  */
 #include "store/st_write_impl.h"
 
@@ -47,9 +47,9 @@ static void forget(box_file *f)
 static mx_status close_durably(const box_file *f, int fd, mx_status st)
 {
     if (!st && f->io->fsync(f->io->ctx, fd))
-        st = mx_fail_errno(MX_DEVICE, "%s: fsync failed, its data must be taken as lost", f->path);
+        st = mx_fail_errno(MX_DEVICE, "%s: fsync failed; its data may be lost", f->path);
     if (f->io->close(f->io->ctx, fd) && !st)
-        st = mx_fail_errno(MX_DEVICE, "%s: close failed, its data must be taken as lost", f->path);
+        st = mx_fail_errno(MX_DEVICE, "%s: close failed; its data may be lost", f->path);
     return st;
 }
 
@@ -67,7 +67,7 @@ mx_status mx_st_boxes_begin(const char *path, const mx_st_file_of *of, const mx_
             st = mx_fail_errno(MX_DEVICE, "%s: cannot reserve %.1f MiB", f.path,
                                (double)size / (1 << 20));
         else if (ftruncate(fd, size))
-            st = mx_fail_errno(MX_DEVICE, "%s: cannot have %.1f MiB", f.path,
+            st = mx_fail_errno(MX_DEVICE, "%s: cannot be given %.1f MiB", f.path,
                                (double)size / (1 << 20));
         if (fd >= 0 && !st)
             st = mx_io_write_all(f.io, fd, f.header.text, f.header.len, f.path);

@@ -248,11 +248,11 @@ static mx_status write_once(out_file *o, const mx_str *header, const mx_st_layou
     if (o->used)
         MX_TRY_OUT(st, flush_stage(o));
     if (io->fsync(io->ctx, o->fd))
-        MX_TRY_OUT(st, mx_fail_errno(MX_DEVICE, "%s: fsync failed, its data must be taken as lost",
+        MX_TRY_OUT(st, mx_fail_errno(MX_DEVICE, "%s: fsync failed; its data may be lost",
                                      o->path));
 out:
     if (io->close(io->ctx, o->fd) && !st)
-        st = mx_fail_errno(MX_DEVICE, "%s: close failed, its data must be taken as lost", o->path);
+        st = mx_fail_errno(MX_DEVICE, "%s: close failed; its data may be lost", o->path);
     return st;
 }
 

@@ -8,7 +8,7 @@
 #include "store/safetensors.h"
 
 /* A tensor to be written. Its bytes lie at `data`, or, when data is NULL, come from the writer's
- * `fetch` (a device buffer, a tensor dequantised on the way). */
+ * `fetch` (a device buffer, a tensor dequantized on the way). */
 typedef struct {
     const char *name;
     mx_st_dtype dtype;

@@ -1,4 +1,4 @@
-/* st_write_impl.h - how tensors lie in a file: what st_write.c and st_boxes.c share. */
+/* st_write_impl.h - the layout of tensors in a file: what st_write.c and st_boxes.c share. */
 #ifndef MX_STORE_ST_WRITE_IMPL_H
 #define MX_STORE_ST_WRITE_IMPL_H
 

@@ -10,7 +10,7 @@
  *                   it, else as it is wanted
  *     neither       the thread reads the piece into memory of its own and writes it
  *
- * Quantised weights are made into numbers by the thread, a matrix or a few rows at a time, in
+ * Quantized weights are made into numbers by the thread, a matrix or a few rows at a time, in
  * memory of its own. Beyond that the host needs two buffers a thread, however large the model is.
  */
 #include "store/staged_load.h"

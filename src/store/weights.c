@@ -2,7 +2,7 @@
  *
  * A weight is looked up under its own name and then under the family's other spelling. Tensors that
  * no weight asks for are errors too, except what old checkpoints carry along: rotary tables, causal
- * masks, and a head that is tied to the embedding. Quantised weights are read as plain numbers
+ * masks, and a head that is tied to the embedding. Quantized weights are read as plain numbers
  * (store/quant.h). A weight whose name holds a `*` is a stack of the checkpoint's weights 0, 1, 2:
  * it is stacked on loading and written part by part on saving. Where a family's checkpoints also
  * exist with experts fused or separate, its weights are put together from the parts it names.
@@ -22,8 +22,8 @@
 static const char *const ignorable[] = {"*rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias",
                                         "*.masked_bias", "*position_ids"};
 
-/* Is this a tensor of a layer behind the model's last? Those are MTP layers. */
-static bool is_behind(const char *name, const mx_model_spec *m)
+/* Is this a tensor of a layer after the model's last? Those are MTP layers. */
+static bool is_of_mtp_layer(const char *name, const mx_model_spec *m)
 {
     const char *prefix = m->family->layer_prefix;
     return prefix && mx_starts_with(name, prefix) &&
@@ -35,7 +35,7 @@ static bool is_ignorable(const char *name, const mx_model_spec *m)
     for (size_t i = 0; i < sizeof ignorable / sizeof *ignorable; i++)
         if (mx_glob_match(ignorable[i], name))
             return true;
-    if (is_behind(name, m))
+    if (is_of_mtp_layer(name, m))
         return true;
     if (mx_glob_any(m->family->unused, name) || mx_glob_any(m->family->not_built, name))
         return true;
@@ -190,7 +190,7 @@ static void match_one(matching *mt, const mx_model_spec *m, const mx_var *v, ori
     bad->no_memory |= mx_status_code(st) == MX_MEMORY;
     if (st)
         add(bad, "%s", mx_status_text(st));
-    else if (!t->name && !o->n_parts && is_behind(v->name, m))
+    else if (!t->name && !o->n_parts && is_of_mtp_layer(v->name, m))
         mt->n_new++; /* left to its initial value */
     else if (!t->name && mt->may_score && strcmp(v->name, MX_SCORE_WEIGHT) == 0)
         mt->n_heads++; /* likewise */
@@ -218,7 +218,7 @@ static mx_status match(matching *mt, mx_session *s, const mx_model_spec *m, cons
         else if (!mt->used[i] && !is_ignorable(mt->q.tensors[i].name, m))
             add(&bad, "extra: %s", mt->q.tensors[i].name);
         else if (!mt->used[i]) {
-            mt->n_passed += is_behind(mt->q.tensors[i].name, m);
+            mt->n_passed += is_of_mtp_layer(mt->q.tensors[i].name, m);
             mt->n_not_built += mx_glob_any(m->family->not_built, mt->q.tensors[i].name);
         }
     return report(&bad, dir->path);
@@ -327,7 +327,7 @@ static void note_unused(const matching *mt, const mx_model *family, const mx_hf_
         mx_str_addf(notes, "%s: %d tensors are not used, their part of the model is not built: "
                     "%s\n", dir->path, mt->n_not_built, family->not_built);
     if (mt->n_passed)
-        mx_str_addf(notes, "%s: %d tensors behind the last layer are not used (multi-token "
+        mx_str_addf(notes, "%s: %d tensors after the last layer are not used (multi-token "
                     "prediction; mtp_num_layers trains them)\n", dir->path, mt->n_passed);
     if (mt->n_heads)
         mx_str_addf(notes, "%s: " MX_SCORE_WEIGHT " is not there and begins at random\n",

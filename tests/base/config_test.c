@@ -413,7 +413,7 @@ MX_TEST(config_paths_of_other_machines_are_refused)
 MX_TEST(config_base_config_is_no_argument)
 {
     mx_status st = fails((const char *[]){"base_config=a.yml", NULL}, NULL);
-    HAS(st, "base_config stands in a file");
+    HAS(st, "base_config belongs in a configuration file");
     mx_status_free(st);
 }
 

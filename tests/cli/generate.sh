@@ -118,7 +118,7 @@ mkdir -p "$hub/refs" "$hub/snapshots"
 printf %s $commit > "$hub/refs/main"
 cp -r "$m" "$hub/snapshots/$commit"
 same "$($maxc generate org/tiny max_new_tokens=12 ignore_eos=true num_threads=1 prompt=ab)" "$text" 'org/tiny'
-expect 3 'org/absent is no folder here, so it was looked for on the hub' $maxc generate org/absent prompt=ab
+expect 3 'org/absent is not a folder here, so it was looked for on the hub' $maxc generate org/absent prompt=ab
 expect 3 'HF_HUB_OFFLINE is set' $maxc generate org/absent prompt=ab
 expect 0 'llama, 28.8 k parameters' $maxc plan org/tiny per_device_batch_size=1 max_target_length=16
 

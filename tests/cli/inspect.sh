@@ -43,7 +43,7 @@ grep -q 'loss of runs/two, other/two' "$tmp/same.svg" || { echo "inspect.sh: one
 # another metric; one that is not there is said
 expect 0 'one: grad_norm [0-9.]* at step 40' $maxc inspect "$tmp/runs/one" metric=grad_norm
 expect 3 'has no colour' $maxc inspect "$tmp/runs/one" metric=colour
-expect 2 'is no run folder; of several paths all must be runs' $maxc inspect "$tmp/runs/one" "$tmp"
+expect 2 'is not a run folder; several paths must all be run folders' $maxc inspect "$tmp/runs/one" "$tmp"
 # The sizes of a model.
 for line in '^layers: 2$' '^width: 32$' '^heads: 4$' '^heads of keys and values: 2$' '^context: 32$'; do
     expect 0 "$line" $maxc inspect "$tmp/runs/one/checkpoints/40"

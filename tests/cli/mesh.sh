@@ -67,7 +67,7 @@ bench serve model_name=llama-15m mesh=tensor=2 requests=2 concurrency=2 input_to
 refused 2 'joins processes with a GPU each' train run_name=r base_output_directory="$d" mesh=fsdp=2 collectives=nccl
 
 # Rules that mean nothing are errors.
-refused 2 'no dim of a tensor is called so; did you mean .embed' train run_name=r base_output_directory="$d" mesh=fsdp=2 \
+refused 2 'no tensor has a dim of that name; did you mean .embed' train run_name=r base_output_directory="$d" mesh=fsdp=2 \
     logical_axis_rules='[[embd,[fsdp]]]'
 refused 2 'names an axis twice' train run_name=r base_output_directory="$d" mesh=fsdp=2 logical_axis_rules='[[embed,[fsdp,fsdp]]]'
 

@@ -160,7 +160,7 @@ printf 'me: {unfused: 1, host_us: 1000}\n' > "$tmp/systems.yml"
 rows() { $maxc bench plan table="$tmp/rows.csv" models="$tmp/models.yml" systems="$tmp/$1" | sed -n 's/^mine .* 1000 *\([0-9.e+]*\) .*/\1/p'; }
 quick=$(rows none.yml) slow=$(rows systems.yml)
 awk -v q="$quick" -v s="$slow" 'BEGIN { exit !(q > 2 * s && s > 100) }' || { echo "plan_mesh.sh: rows of $quick and $slow tokens/s"; bad=1; }
-expect 2 'say output=FILE' $maxc bench calibrate
+expect 2 'give output=FILE' $maxc bench calibrate
 if [ -x build/release/maxc ]; then
     expect 0 '^laptop:' build/release/maxc bench calibrate output="$tmp/mine.yml" name=laptop seconds=0.001 num_threads=1 dtype=float32
     expect 0 '^machine   1 x laptop' $maxc plan model_name=llama-15m compile_topology=laptopx1 mesh=data=1 chip_file="$tmp/mine.yml" dtype=float32

@@ -102,7 +102,7 @@ expect 2 'the mesh cuts model.* inside a block of 256' train no 2 opt_type=adamw
 # what cannot be
 expect 2 'cannot be "te_mxfp8" yet; .*mxfp8 and nvfp4 need a Blackwell chip' train no 2 quantization=te_mxfp8
 echo '{"*": "fp9"}' > "$tmp/bad.json"
-expect 2 'bad.json, `\*`: `fp9` is no recipe for training; use one of fp8, fp8_tensorwise' \
+expect 2 'bad.json, `\*`: `fp9` is not a recipe for training; use one of fp8, fp8_tensorwise' \
     train no 2 quant_cfg_path="$tmp/bad.json"
 echo '{"*": {"forward": "fp8", "weight_gradient": "int8"}}' > "$tmp/bad.json"
 expect 3 'fp8 and int8 cannot be mixed in one layer' train no 2 quant_cfg_path="$tmp/bad.json"

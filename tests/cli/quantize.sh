@@ -112,7 +112,7 @@ grep -q 'shared_expert_gate"' "$tmp/gates/config.json" || { echo "$0: the gate o
 "$maxc" train decoder_block=gpt2 vocab_size=320 base_emb_dim=64 base_num_query_heads=4 base_num_kv_heads=4 head_dim=16 \
     base_mlp_dim=128 base_num_decoder_layers=1 max_target_length=32 num_threads=1 per_device_batch_size=1 steps=1 \
     enable_tensorboard=false base_output_directory="$tmp/gpt2" run_name=run device=cpu > "$tmp/out" 2>&1 || cat "$tmp/out"
-expect 2 'keeps codes of matrices (out, in), and .*c_proj.weight lies (in, out)' \
+expect 2 'takes matrices stored (out, in), and .*c_proj.weight is stored (in, out)' \
     "$maxc" generate "$tmp/gpt2/run" prompt=abc quantization=int4 tokenizer_type=byte device=cpu
 model=tests/fixtures/models/gpt2
 expect 3 'GPT-2 stores its matrices (in, out)' q no quantization=int8

@@ -232,7 +232,7 @@ MX_TEST(pictures_that_do_not_fit_their_record_are_refused)
     check_refused("{\"text\": \"<start_of_image>\", \"images\": [\"plain.png\", \"grey.png\"]}",
                   "has 2 pictures, but only 1 places");
     check_refused("{\"text\": \"a\", \"image\": {\"bytes\": \"xx\"}}", "names of image files");
-    check_refused("{\"text\": \"a\", \"image\": \"data:;base64,iVBO!\"}", "no base64 at byte 17");
+    check_refused("{\"text\": \"a\", \"image\": \"data:;base64,iVBO!\"}", "not base64 at byte 17");
     check_refused("{\"text\": \"a\", \"image\": \"data:;base64,iVBORw0KGgo=\"}",
                   "picture 1 of the record: the PNG image is damaged");
     check_refused("{\"ids\": [1, 2], \"image\": \"plain.png\"}", "token ids has pictures");

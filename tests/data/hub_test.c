@@ -251,7 +251,7 @@ MX_TEST(hub_refuses_what_it_must)
     MX_CHECK_OK(fetch("data/val*", &a, &paths, &n));
     MX_CHECK_ERROR(fetch("nothing*", &a, &paths, &n), "matches \"nothing*\"");
     s.evil_path = true;
-    MX_CHECK_ERROR(fetch("", &a, &paths, &n), "no safe path");
+    MX_CHECK_ERROR(fetch("", &a, &paths, &n), "not a safe path");
     s.evil_path = false;
     s.needs_token = true;
     MX_CHECK_ERROR(fetch("data/*", &a, &paths, &n), "HF_TOKEN");

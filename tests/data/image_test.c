@@ -55,7 +55,7 @@ MX_TEST(image_files_that_are_damaged_or_too_large_are_refused)
     MX_CHECK_ERROR(mx_image_read(&m, CORPUS "enormous.jpg"), "65000 x 65000 pixels is too large");
     MX_CHECK_ERROR(mx_image_read(&m, CORPUS "animated.webp"), "animated");
     MX_CHECK_ERROR(mx_image_read(&m, CORPUS "absent.png"), "absent.png");
-    MX_CHECK_ERROR(mx_image_read(&m, "tests/data/image_test.c"), "no JPEG, PNG or WebP");
+    MX_CHECK_ERROR(mx_image_read(&m, "tests/data/image_test.c"), "not a JPEG, PNG or WebP");
     static const char *const names[] = {"plain.jpg", "plain.png", "plain.webp"};
     for (int i = 0; i < 3; i++) {
         char path[256];

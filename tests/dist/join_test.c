@@ -90,7 +90,7 @@ static int meets(int rank, void *ctx)
     if (s->job)
         setenv("TORCHELASTIC_RUN_ID", s->job, 1);
     bool told = false;
-    o.told = &told;
+    o.rank0_reports = &told;
     mx_status st = meet(&c, &o);
     EXPECT(bad, told == s->told, "rank %d: %s by rank 0: %s", rank, told ? "told" : "not told",
            mx_status_text(st));

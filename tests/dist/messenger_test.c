@@ -172,5 +172,5 @@ MX_TEST(messages_that_do_not_come_are_blamed_on_whoever_waits_for_nobody)
 {
     try_fault(&(fault){.says = "in receive number 1, from rank 2 ("});
     try_fault(&(fault){.says = "rank 2 (", .dies = true});
-    try_fault(&(fault){.says = "ranks do not do the same", .other_size = true});
+    try_fault(&(fault){.says = "the ranks are doing different things", .other_size = true});
 }

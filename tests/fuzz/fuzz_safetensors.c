@@ -1,5 +1,5 @@
 /* fuzz_safetensors.c - any bytes as a safetensors file: opened, every tensor read, and every weight
- * that its tensors may stand for (quantised or not).
+ * that its tensors may stand for (quantized or not).
  *
  *     make MODE=fuzz build/fuzz/fuzz_safetensors
  *

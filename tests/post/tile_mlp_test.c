@@ -49,6 +49,6 @@ MX_TEST(mlps_in_pieces_are_refused_where_they_cannot_be)
     MX_CHECK_ERROR(post_run("sft", folder, "experts", LONG "num_mlp_tiling=4 load_parameters_path="
                             POST "mixtral"), "experts and dropout cannot");
     MX_CHECK_ERROR(post_run("sft", folder, "codes", LONG "num_mlp_tiling=4 quantization=int8"),
-                   "goes without quantization");
+                   "does not go with quantization");
     post_remove(folder);
 }

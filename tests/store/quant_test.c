@@ -1,4 +1,4 @@
-/* quant_test.c - quantised weights against what transformers and compressed-tensors read, and the
+/* quant_test.c - quantized weights against what transformers and compressed-tensors read, and the
  * ways in which they can be broken. The fixtures are made by fixtures/make_quant.py. */
 #include "../test.h"
 #include "base/arena.h"
@@ -22,7 +22,7 @@ MX_TEST(quant_matches_reference)
     MX_CHECK_OK(mx_hf_dir_open(&d, FIXTURE, MX_HF_ALL));
     MX_CHECK_OK(mx_quant_open(&q, &d));
     MX_CHECK_OK(mx_st_open(&want, path));
-    MX_CHECK(q.n_tensors == want.n_tensors && q.n_quantised == want.n_tensors - 2,
+    MX_CHECK(q.n_tensors == want.n_tensors && q.n_quantized == want.n_tensors - 2,
              "%d weights, %d expected", (int)q.n_tensors, (int)want.n_tensors);
     for (int64_t i = 0; i < want.n_tensors; i++) {
         const mx_st_tensor *w = &want.tensors[i];
@@ -50,7 +50,7 @@ MX_TEST(quant_matches_reference)
     }
     int32_t ints[4];
     MX_CHECK_ERROR(mx_quant_read(mx_quant_find(&q, "int8.weight"), 0, 4, MX_ST_I32, ints, NULL),
-                   "is quantised");
+                   "is quantized");
     mx_st_close(&want);
     mx_quant_close(&q);
     mx_quant_close(&q);
@@ -521,7 +521,7 @@ MX_TEST(quant_nan_scales_are_counted)
     test_dir_remove(&d);
 }
 
-/* Weights "e.0.w", "e.1.w"... as one of a further dim, some of them quantised. */
+/* Weights "e.0.w", "e.1.w"... as one of a further dim, some of them quantized. */
 MX_TEST(quant_stacks)
 {
     test_dir d;

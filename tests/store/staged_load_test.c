@@ -232,7 +232,7 @@ MX_TEST(a_fetch_past_the_page_cache_gives_the_same_bytes)
 }
 
 /* Weights of a model on the CPU and through staging buffers, against each tensor read whole. */
-static void compare_model(const char *path, bool queued, int64_t *quantised, int64_t *stacks)
+static void compare_model(const char *path, bool queued, int64_t *quantized, int64_t *stacks)
 {
     mx_arena a = {0};
     mx_hf_dir dir = {0};
@@ -262,7 +262,7 @@ static void compare_model(const char *path, bool queued, int64_t *quantised, int
         MX_CHECK_OK(mx_quant_read(&t, 0, t.n, mx_st_dtype_of(v->type.dtype), want, NULL));
         MX_CHECK(memcmp(got, want, mx_type_bytes(&v->type)) == 0, "%s: %s", path, v->name);
         *stacks += t.kind == MX_QUANT_STACK;
-        *quantised += t.kind != MX_QUANT_STACK && t.kind != MX_QUANT_PLAIN;
+        *quantized += t.kind != MX_QUANT_STACK && t.kind != MX_QUANT_PLAIN;
     }
     mx_session_close(s);
     mx_step_close(&step);
@@ -272,13 +272,13 @@ static void compare_model(const char *path, bool queued, int64_t *quantised, int
     mx_arena_fini(&a);
 }
 
-MX_TEST(quantised_and_stacked_weights_are_loaded_as_they_are_read)
+MX_TEST(quantized_and_stacked_weights_are_loaded_as_they_are_read)
 {
     for (int queued = 0; queued < 2; queued++) {
-        int64_t quantised = 0, stacks = 0;
-        compare_model("tests/store/fixtures/llama_fp8", queued, &quantised, &stacks);
-        compare_model("tests/fixtures/models/qwen3-moe", queued, &quantised, &stacks);
-        MX_CHECK(quantised > 5 && stacks > 1, "%lld quantised, %lld stacks", (long long)quantised,
+        int64_t quantized = 0, stacks = 0;
+        compare_model("tests/store/fixtures/llama_fp8", queued, &quantized, &stacks);
+        compare_model("tests/fixtures/models/qwen3-moe", queued, &quantized, &stacks);
+        MX_CHECK(quantized > 5 && stacks > 1, "%lld quantized, %lld stacks", (long long)quantized,
                  (long long)stacks);
     }
 }

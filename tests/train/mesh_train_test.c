@@ -432,11 +432,11 @@ MX_TEST(mesh_refuses_what_cannot_be)
         {{"mesh=fsdp=3", "virtual_ranks=4"}, "multiplies to 3 ranks and there are 4"},
         {{"mesh=fsdp=-1,tensor=3", "virtual_ranks=4"}, "does not divide 4 ranks"},
         {{"mesh=fsdp=2", "ici_tensor_parallelism=2"}, "are both given"},
-        {{"mesh=diloco=2"}, "diloco=2, and that axis is not done yet"},
+        {{"mesh=diloco=2"}, "diloco=2, and that axis is not built yet"},
         {{"mesh=tensor=3"}, "not cut by tensor"},
         {{"mesh=context=3"}, "does not divide into the 6 chunks of context=3"},
         {{"mesh=fsdp=2", "logical_axis_rules=[[embed, [fsbp]]]"}, "an axis that no mesh has"},
-        {{"mesh=fsdp=2", "logical_axis_rules=[[embed, [fsdp]], [embed, [fsdp]]]"}, "there twice"},
+        {{"mesh=fsdp=2", "logical_axis_rules=[[embed, [fsdp]], [embed, [fsdp]]]"}, "given twice"},
     };
     char folder[256];
     tiny_folder(folder, sizeof folder);

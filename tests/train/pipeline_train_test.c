@@ -181,7 +181,7 @@ MX_TEST(pipeline_refuses_what_cannot_be)
          "does not divide the 4 sequences"},
         {{"mesh=stage=2", "num_pipeline_repeats=2", "pipeline_schedule=gpipe"},
          "use the interleaved schedule"},
-        {{"mesh=stage=2", "enable_rampup_batch_size=true"}, "with stages is not done yet"},
+        {{"mesh=stage=2", "enable_rampup_batch_size=true"}, "with stages is not built yet"},
     };
     char folder[256];
     tiny_folder(folder, sizeof folder);

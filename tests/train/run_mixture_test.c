@@ -160,7 +160,7 @@ MX_TEST(an_image_encoder_that_is_not_built_is_kept)
 }
 
 /* Released weights of Kimi K2.5 are packed, and its text_config says so; what is written is not. */
-MX_TEST(a_quantised_language_part_is_written_plain)
+MX_TEST(a_quantized_language_part_is_written_plain)
 {
     json_error_t e;
     mx_model_spec m = {0};

@@ -148,8 +148,10 @@ static mx_status check_name(const char *text, size_t n)
             least = far;
         }
     }
-    return mx_fail(MX_USAGE, "the rule `%s` is for `%s`, and no dim of a tensor is called so; did "
-                   "you mean `%s`? dump_ir=partition shows the names", text, name, nearest);
+    return mx_fail(MX_USAGE,
+                   "the rule `%s` is for `%s`, and no tensor has a dim of that name; did you mean "
+                   "`%s`? dump_ir=partition shows the names",
+                   text, name, nearest);
 }
 
 mx_status mx_axis_rules_set(mx_axis_rules *r, const char *text, bool more)
@@ -161,10 +163,11 @@ mx_status mx_axis_rules_set(mx_axis_rules *r, const char *text, bool more)
         return mx_fail(MX_USAGE, "the rule `%s` is not NAME=AXES, such as embed=fsdp", text);
     MX_TRY(check_name(text, n));
     if (!parse_axes(text + n + 1, &axes, &twice))
-        return mx_fail(MX_USAGE,
-                       "the rule `%s` names an axis that no mesh has; there are data, stage, fsdp, "
-                       "fsdp_transpose, context, tensor, sequence (tensor_sequence), expert",
-                       text);
+        return mx_fail(
+            MX_USAGE,
+            "the rule `%s` names an axis that no mesh has; the axes are data, stage, fsdp, "
+            "fsdp_transpose, context, tensor, sequence (tensor_sequence), expert",
+            text);
     if (twice)
         return mx_fail(MX_USAGE, "the rule `%s` names an axis twice; it cuts a dim once", text);
     int at = r->n, kept = 0;

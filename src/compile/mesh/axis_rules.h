@@ -28,8 +28,8 @@ typedef struct {
 /* MaxText's defaults. */
 void mx_axis_rules_init(mx_axis_rules *r);
 void mx_axis_rules_fini(mx_axis_rules *r);
-/* "mlp=fsdp_transpose tensor": a user's rules of a name replace the defaults of that name, the
- * first of them; `more` adds behind those that are there. */
+/* "mlp=fsdp_transpose tensor": the first of a user's rules for a name replaces the defaults of that
+ * name; `more` appends to what is there. */
 mx_status mx_axis_rules_set(mx_axis_rules *r, const char *text, bool more) MX_MUST_USE;
 
 /* --- placements (logical_axes.c) --- */

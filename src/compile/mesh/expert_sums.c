@@ -3,10 +3,9 @@
  *     grouped_outer(a, b, starts of experts)  ->  grouped_outer(a, b, starts by expert and rank)
  *     embed_grad(experts of rows, dy)         ->  embed_grad(experts of rows, dy, the same starts)
  *
- * The first is that of matrices, the second that of biases.
- * Then an expert's gradient has the bits of one device that accumulates the ranks' rows as
- * microbatches, as the gradient of every other weight has. It costs a pass over the gradient for
- * each rank, so a device chooses it.
+ * The first is for matrices, the second for biases. An expert's gradient then has the bits of one
+ * device that accumulates the ranks' rows as microbatches, like the gradient of every other weight.
+ * It costs one pass over the gradient per rank, so devices choose whether to have it.
  */
 #include "compile/rules.h"
 

@@ -117,7 +117,7 @@ static mx_axis lowest(mx_axis_set s)
     return (mx_axis)__builtin_ctz(s);
 }
 
-/* Axes that nobody has because the rule that gives them was passed over. */
+/* Axes that no dim has because the rule that gives them was passed over. */
 static void report_passed_over(const mx_axis_rules *r, const mx_mesh *m, const mx_type *t,
                                const dim_name *name, const mx_axis_set *of, mx_axis_report *report)
 {

@@ -3,21 +3,23 @@
  * The gather of a weight starts about a layer before it is read. A sum over ranks that is not read
  * at once ends before its first reader, or about a layer's sums later. What moves between ranks (a
  * step round the ring, rows to experts and back) starts when it is made and ends when it is read.
- * All are then two nodes: the collective, marked `beside`, and wait, which everybody reads instead
- * of it. Let L be the bytes of the layer that gathers, or sums, most:
+ * Each of them becomes two nodes: the collective, marked `beside`, and a wait, which all readers
+ * read instead. Let L be the bytes of the layer that gathers, or sums, most:
  *
  *     gather   starts before the reader of the gather L bytes earlier in the order of reading
  *     sum      ends before the sum that is L bytes further on in the order of making is made
- *     move     starts behind what it is made of, ends before the first reader that computes;
+ *     move     starts after what it is made of, ends before the first reader that computes;
  *              what only moves elements between them goes with it, inside the layer
  *
- * All ranks must issue collectives in one order, also where their programs differ (a rank of a ring
- * reads others' keys in one of two ways) and other nodes are fused. So the order is fixed here:
- * that of the graph as it was built, except that a gather of weights goes before the matmul it was
- * moved before, which is the same matmul on all ranks. Moves overtake no other collective.
+ * All ranks must issue collectives in one order, even where their programs differ (the ranks of a
+ * ring read each other's keys in one of two ways) and different nodes are fused. So the order is
+ * fixed here: that of the graph as it was built, except that a gather of weights goes before the
+ * matmul that it was moved ahead of, which is the same matmul on all ranks. Moves overtake no other
+ * collective.
  *
- * Rows on their way to experts have nothing to overlap with, in the order in which a model is
- * written. So half of what the layer computes without them, a shared expert, is put there first.
+ * In the order in which models are written, the exchange of rows with experts has nothing to
+ * overlap with. So about half of what the layer computes without those rows, a shared expert, is
+ * moved there.
  */
 #include "compile/compile.h"
 #include "compile/mesh/partition.h"
@@ -40,7 +42,7 @@ typedef struct {
     mx_node **order;
     int n;
     int *read; /* by node id: as in item */
-    int *late; /* the same, behind readers that only move elements */
+    int *late; /* the same, after readers that only move elements */
     int *starts; /* by node id, of collectives: where they start */
     int *there; /* position from which it can be there, where what only moves elements goes ahead */
     bool *root;
@@ -109,9 +111,9 @@ static void find_readers(overlap *o)
             bool later = r->op == &mx_op_accumulate && r->in[k] && is_of_sum(r->in[k]);
             if (r->in[k] && !later && at < o->read[r->in[k]->id])
                 o->read[r->in[k]->id] = at;
-            int behind = is_light(r) ? o->late[r->id] : i;
-            if (r->in[k] && behind < o->late[r->in[k]->id])
-                o->late[r->in[k]->id] = behind;
+            int first = is_light(r) ? o->late[r->id] : i;
+            if (r->in[k] && first < o->late[r->in[k]->id])
+                o->late[r->in[k]->id] = first;
         }
     }
     for (int i = 0; i < o->n; i++) {
@@ -165,16 +167,16 @@ static int by_reading(const void *a, const void *b)
 static void place_gathers(overlap *o)
 {
     item *it = o->items;
-    int64_t layer = largest_layer(o), behind = 0;
+    int64_t layer = largest_layer(o), window = 0;
     if (o->n_items)
         qsort(it, (size_t)o->n_items, sizeof *it, by_reading);
-    for (int i = 0, j = 0; i < o->n_items; i++) { /* behind: bytes of j to i - 1 */
-        while (j < i && behind - it[j].bytes >= layer)
-            behind -= it[j++].bytes;
-        int early = behind >= layer ? it[j].read : 0;
+    for (int i = 0, j = 0; i < o->n_items; i++) { /* window: bytes of j to i - 1 */
+        while (j < i && window - it[j].bytes >= layer)
+            window -= it[j++].bytes;
+        int early = window >= layer ? it[j].read : 0;
         it[i].starts = early < it[i].made ? early : it[i].made;
         it[i].ends = it[i].read;
-        behind += it[i].bytes;
+        window += it[i].bytes;
     }
 }
 
@@ -222,7 +224,8 @@ static bool has_work(const overlap *o, int from, int to)
     return false;
 }
 
-/* What a collective is made of goes with it: it was asked for no earlier than that is there. */
+/* Moves x, and what it is computed from, to `seq` if it comes later: a collective needs its
+ * input. */
 static void go_with(mx_node *x, int seq)
 {
     if (x->op->kind == MX_SOURCE || x->seq <= seq)
@@ -233,7 +236,7 @@ static void go_with(mx_node *x, int seq)
             go_with(x->in[k], seq);
 }
 
-/* Nodes of the order stand at odd numbers; at 2 i comes what goes before node i. */
+/* Node i of the order has seq 2 i + 1, so that 2 i is free for what goes right before it. */
 static void part(overlap *o, const item *it)
 {
     mx_graph *g = o->g;
@@ -318,38 +321,38 @@ static void set_issue_order(overlap *o, mx_arena *scratch)
 /* --- what to overlap with --- */
 
 /* What depends on x, of the nodes from its place on. */
-static void mark_behind(const overlap *o, int at, int end, bool *behind)
+static void mark_dependents(const overlap *o, int at, int end, bool *depends)
 {
     for (int i = at; i < end; i++) {
         const mx_node *n = o->order[i];
-        behind[n->id] = i == at;
-        for (int k = 0; k < n->n_in && !behind[n->id]; k++)
-            behind[n->id] = n->in[k] && behind[n->in[k]->id];
+        depends[n->id] = i == at;
+        for (int k = 0; k < n->n_in && !depends[n->id]; k++)
+            depends[n->id] = n->in[k] && depends[n->in[k]->id];
     }
 }
 
-/* Puts nodes of the layer that do not depend on the one at `at`, and what they are made of, behind
+/* Puts nodes of the layer that do not depend on the one at `at`, and what they are made of, after
  * it: about half of what they compute. */
-static void fill(overlap *o, int at, bool *behind)
+static void fill(overlap *o, int at, bool *depends)
 {
     mx_node *x = o->order[at];
     double all = 0, moved = 0;
     int end = at + 1;
     while (end < o->n && (is_near(o->order[end], x) || !mx_scope_layer(o->order[end]->scope)))
         end++;
-    mark_behind(o, at, end, behind);
+    mark_dependents(o, at, end, depends);
     for (int i = at; i < end; i++)
-        if (computes(o->order[i]) && is_near(o->order[i], x) && !behind[o->order[i]->id])
+        if (computes(o->order[i]) && is_near(o->order[i], x) && !depends[o->order[i]->id])
             all += mx_node_cost(o->order[i]).flops;
     for (int i = at; i < end && moved < all / 2; i++) {
         mx_node *n = o->order[i];
-        if (!computes(n) || !is_near(n, x) || behind[n->id])
+        if (!computes(n) || !is_near(n, x) || depends[n->id])
             continue;
         moved += mx_node_cost(n).flops;
         go_with(n, x->seq + 1);
     }
     for (int i = at; i < end; i++)
-        behind[o->order[i]->id] = false;
+        depends[o->order[i]->id] = false;
 }
 
 static void find_order(overlap *o, mx_arena *scratch)
@@ -363,12 +366,12 @@ static void find_order(overlap *o, mx_arena *scratch)
 
 static void fill_all(overlap *o, mx_arena *scratch)
 {
-    bool *behind = MX_NEW_N(scratch, bool, o->g->n_nodes);
+    bool *depends = MX_NEW_N(scratch, bool, o->g->n_nodes);
     find_order(o, scratch);
     for (int i = 0; i < o->n; i++)
         if (o->order[i]->op == &mx_op_exchange_rows && !o->order[i]->backward &&
             (int64_t)mx_type_bytes(&o->order[i]->type) >= LEAST)
-            fill(o, i, behind);
+            fill(o, i, depends);
     find_order(o, scratch);
 }
 
@@ -403,13 +406,13 @@ static mx_status run(mx_graph *g, mx_compilation *c)
 const mx_compile_pass mx_compile_pass_overlap = {
     .name = "overlap",
     .doc = "collectives that go on beside other nodes",
-    .behind = "offload",
+    .after = "offload",
     .before = "fuse",
     .programs = MX_IN_TRAINING,
     .run = run,
 };
 
-/* --- behind fuse --- */
+/* --- after fuse --- */
 
 enum { STEP = 256 }; /* between neighbours of the order: room for those that are moved */
 
@@ -423,7 +426,7 @@ static int by_number(const void *a, const void *b)
     return (int)(issue_order_of(*(mx_node *const *)a) - issue_order_of(*(mx_node *const *)b));
 }
 
-/* One that stands too early in the order goes behind its predecessor. */
+/* A collective that comes too early in the order goes after its predecessor. */
 static void keep_issue_order(mx_graph *g, mx_arena *scratch)
 {
     int n = 0, m = 0;
@@ -439,8 +442,8 @@ static void keep_issue_order(mx_graph *g, mx_arena *scratch)
             t[i]->seq = t[i - 1]->seq + 1;
 }
 
-/* Waits for what is read there, and not for room: a sum, or what goes to the host, ends early so
- * that its input need not be kept. */
+/* A wait for a value that is read next. Others end early to free memory: the wait for a sum, or for
+ * a copy to the host, lets go of its input. */
 static bool is_wait_to_read(const mx_node *n)
 {
     if (n->op != &mx_op_wait)
@@ -475,7 +478,7 @@ static mx_status run_waits(mx_graph *g, mx_compilation *c)
 const mx_compile_pass mx_compile_pass_waits = {
     .name = "waits",
     .doc = "collectives in their order of issue, and waits for them right before what needs them",
-    .behind = "fuse",
+    .after = "fuse",
     .programs = MX_IN_ALL,
     .run = run_waits,
 };

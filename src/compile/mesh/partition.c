@@ -379,7 +379,7 @@ static mx_status run(mx_graph *g, mx_compilation *c)
 const mx_compile_pass mx_compile_pass_partition = {
     .name = "partition",
     .doc = "global shapes -> one rank's part of them, with collectives",
-    .behind = "precision",
+    .after = "precision",
     .programs = MX_IN_FORWARD | MX_IN_TRAINING,
     .run = run,
 };

@@ -1,13 +1,13 @@
 /* stage_cut.c - the programs of one chunk of layers, out of the joint graph; see stages.h.
  *
- * Every node has a home: a chunk, and F, B or W of it. Nodes made of weights alone or of inputs
- * alone have none, they are copied into each program that reads them, and so are views. A value
- * that is read away from home lies in slots:
+ * Every node has a home: a chunk, and its F, B or W program. Nodes computed from weights alone or
+ * from inputs alone have none: they are copied into each program that reads them, and so are views.
+ * A value that is read away from home lies in slots:
  *
- *     in        forward values of chunks before, read here or behind
- *     out       forward values of this chunk and of those before, read behind
- *     grad_in   gradients of chunks behind, read here or before
- *     grad_out  gradients of this chunk and of those behind, read before
+ *     in        forward values of earlier chunks, read here or in later ones
+ *     out       forward values of this chunk and of earlier ones, read in later ones
+ *     grad_in   gradients of later chunks, read here or in earlier ones
+ *     grad_out  gradients of this chunk and of later ones, read in earlier ones
  *     others    what B and W read of F, and W of B; inputs of the model
  *
  * The first four are messages, with the same values in the same order on both sides. Values for a
@@ -55,7 +55,7 @@ static bool is_view(const cut *c, const mx_node *n)
            (n->op->kind == MX_PROJECT && (output_of(n) == 0 || c->same[n->id] != n));
 }
 
-/* The value behind views, which lies somewhere. */
+/* The value that views are of, which has memory. */
 static const mx_node *value_of(const cut *c, const mx_node *n)
 {
     while (is_view(c, n))
@@ -92,8 +92,8 @@ static bool has_home(const cut *c, const mx_node *n)
 
 /* --- homes and uses --- */
 
-/* A node behind the forward pass is part of it all the same where a forward node reads it: a pass
- * has put it in another's place. */
+/* A node that was made after the forward pass still belongs to it where a forward node reads it: a
+ * pass has put it in another's place. */
 static void find_forward(cut *c)
 {
     for (int i = c->n - 1; i >= 0; i--) {
@@ -106,8 +106,8 @@ static void find_forward(cut *c)
     }
 }
 
-/* Nodes that make gradients for other chunks are B, all others W. The first chunk has none of them:
- * nobody waits for it, so it does both at once. */
+/* Nodes that make gradients for other chunks are B, all others W. The first chunk makes none: no
+ * chunk waits for it, so it does both at once. */
 static void find_split(cut *c)
 {
     for (int i = c->n - 1; i >= 0; i--) {

@@ -1,13 +1,14 @@
 /* stages.c - which chunk of layers each node of the forward graph belongs to; see stages.h.
  *
  * Layers are scopes with a number ("model.layers.3"), in the order in which they first appear:
- * those of a vision tower come before the decoder's, those of an MTP head behind them. A node
+ * those of a vision tower come before the decoder's, those of an MTP head after them. A node
  * outside of all layers counts with the last layer that it depends on, so embeddings count with the
- * first and head and loss with the last. Chunks are runs of layers such that the most expensive one
- * costs as little as can be, and of those cuts the most even one.
+ * first and head and loss with the last. Chunks are runs of layers, cut so that the most expensive
+ * chunk is as cheap as possible; among such cuts, the most even one.
  *
- * What is made of weights alone or of inputs alone is doubled in every chunk that reads it, down to
- * the source. A tied weight is thus a variable of two chunks, and has a gradient in each.
+ * What is computed from weights alone or from inputs alone is duplicated in every chunk that reads
+ * it, down to the source. A tied weight is thus a variable of two chunks, and has a gradient in
+ * each.
  */
 #include "compile/mesh/stages.h"
 
@@ -29,8 +30,8 @@ typedef struct {
     int chunks;
     mx_node **order;
     int n;
-    mx_made_of *made_of; /* by id, of the nodes that were there */
-    int n_nodes;         /* so many */
+    mx_made_of *made_of; /* by id, of the n_nodes that were there at first */
+    int n_nodes;
     int *layer_of;       /* by id; -1: before all layers */
     layer *layers;
     int n_layers;
@@ -250,7 +251,7 @@ static void mark(stager *s)
             continue;
         x->stage = at < 0 ? 0 : s->chunk_of[at];
     }
-    /* State belongs to whoever overwrites it. */
+    /* State belongs to the chunk that overwrites it. */
     for (int i = 0; i < s->n; i++)
         for (int k = 0; k < s->order[i]->n_out; k++) {
             mx_node *old = (mx_node *)mx_node_overwrites(s->order[i], k);
@@ -365,7 +366,7 @@ static mx_status run(mx_graph *g, mx_compilation *c)
 const mx_compile_pass mx_compile_pass_stages = {
     .name = "stages",
     .doc = "which chunk of a pipeline each node belongs to",
-    .behind = "partition",
+    .after = "partition",
     .programs = MX_IN_FORWARD | MX_IN_TRAINING,
     .run = run,
 };

@@ -3,7 +3,7 @@
  * A model is cut into `chunks` of layers. A rank of the mesh's `stage` axis has one of them, or
  * with interleaving several: chunk k belongs to stage k mod (degree of the axis).
  *
- * mx_pass_stages runs on the forward graph of one rank, behind partition and before autodiff: every
+ * mx_pass_stages runs on the forward graph of one rank, after partition and before autodiff: every
  * node gets the number of its chunk (mx_node.stage), layers by cost, everything else where its
  * inputs are. Autodiff gives gradients the chunk of what they belong to, so the joint graph is the
  * same as without a pipeline, node for node. mx_stage_cut takes one chunk out of it, as programs:
@@ -34,8 +34,9 @@ typedef struct {
 
 typedef struct mx_stages {
     int chunks;
-    const mx_layer_chunks *as; /* cut as another graph of the model was; NULL: anew */
-    mx_layer_chunks *cut;      /* where to say how it was cut; NULL: nobody asks */
+    const mx_layer_chunks *as; /* the cut of another graph of the model, to be used again; NULL:
+                                * none */
+    mx_layer_chunks *cut;      /* receives how it was cut; NULL: not needed */
     int stages, stage; /* of the mesh, and this rank's: it has every `stages`-th chunk */
     int layers_each; /* of every chunk but the last ones; 0: chunks of nearly equal cost */
     bool split;      /* weight gradients are programs of their own */
@@ -57,8 +58,8 @@ typedef struct mx_stage_chunk {
     int n_kept[MX_STAGE_PARTS];
     mx_program program[MX_STAGE_PARTS];
     bool has[MX_STAGE_PARTS];        /* there is something to run */
-    mx_stage_message in, out;        /* from the chunk before, to the one behind */
-    mx_stage_message grad_in, grad_out; /* from the one behind, to the one before */
+    mx_stage_message in, out;        /* from the chunk before, to the one after */
+    mx_stage_message grad_in, grad_out; /* from the one after, to the one before */
     size_t slot_bytes;
 } mx_stage_chunk;
 
@@ -67,9 +68,9 @@ mx_status mx_stage_cut(const mx_graph *joint, const mx_stages *s, int k,
                        mx_stage_chunk *out) MX_MUST_USE;
 void mx_stage_chunk_fini(mx_stage_chunk *c);
 
-/* The weights of a model that has been through mx_pass_stages, each name once, in the arena: those
- * of this rank's chunks, and for those of others an empty part, so that all stages know of the same
- * weights in the same order. Gives their number. */
+/* The weights of a model after mx_pass_stages, each name once, in the arena: those of this rank's
+ * chunks, and an empty part for each of the others', so that all stages have the same list in the
+ * same order. Gives their number. */
 int mx_stage_weights(const mx_graph *model, const mx_stages *s, mx_arena *arena,
                      const mx_node ***out);
 

@@ -128,7 +128,7 @@ static mx_status unfold(mx_decompressor *c, uint8_t kind, const uint8_t *p, size
     if (kind != 'z' && kind != 'b' && kind != 's')
         return mx_fail(MX_INPUT, "a chunk is compressed by an unknown method (byte %d)", kind);
     if (!mx_proto_varint(&m, &raw) || raw > limit)
-        return mx_fail(MX_INPUT, "a chunk unfolds to more bytes than its header says");
+        return mx_fail(MX_INPUT, "a chunk decompresses to more bytes than its header says");
     MX_TRY(mx_compression_plausible((size_t)(m.end - m.p), raw));
     grow(b, raw);
     *out = b->p;

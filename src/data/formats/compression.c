@@ -17,8 +17,8 @@ mx_status mx_compression_plausible(size_t n_in, uint64_t n_out)
     if (n_out > SMALL_BYTES && n_out / MAX_RATIO > n_in)
         return mx_fail(
             MX_INPUT,
-            "%zu compressed bytes that claim to be %llu are refused as a compression bomb", n_in,
-            (unsigned long long)n_out);
+            "%zu compressed bytes that claim to become %llu are refused as a compression bomb",
+            n_in, (unsigned long long)n_out);
     return MX_OK;
 }
 

@@ -42,7 +42,7 @@ mx_status mx_data_url_read(const char *text, size_t n, mx_str *out)
     for (int have = 0; at < end; at++) {
         int v = value[(uint8_t)*at];
         if (v < 0)
-            return mx_fail(MX_INPUT, "a picture inside the data is no base64 at byte %zu",
+            return mx_fail(MX_INPUT, "a picture inside the data is not base64 at byte %zu",
                            (size_t)(at - text));
         bits = bits << 6 | (uint32_t)v;
         have += 6;

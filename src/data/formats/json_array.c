@@ -99,7 +99,7 @@ mx_status mx_json_array_index(mx_json_array *a, mx_shard_file *f)
             if (!step(&s, p[i], at + (int64_t)i))
                 return mx_fail(MX_INPUT,
                                "%s: a JSON array with something out of place at offset %lld (after "
-                               "%lld elements); mend the file",
+                               "%lld elements); correct the file",
                                f->path, (long long)(at + (int64_t)i), (long long)a->n);
         at += (int64_t)got;
     }

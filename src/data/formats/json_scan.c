@@ -3,7 +3,7 @@
  * A tree of a 2 KB line costs several times the line; a training record needs one or two strings
  * out of it. So the scanner walks the text once, checks the grammar, copies the wanted strings
  * (undoing escapes) and notes where other wanted values begin and end. Nested values stay text:
- * whoever needs messages parses that slice with a real parser.
+ * code that needs messages parses that slice with a real parser.
  *
  * Strict where it matters: depth is capped (no recursion deeper than MAX_DEPTH), the text must be
  * UTF-8 (checked by the caller's one pass), control characters and lone surrogates are errors, a
@@ -310,7 +310,7 @@ mx_status mx_json_scan_object(const mx_source *source, const char *text, size_t 
     if (object(&s, source, r))
         return MX_OK;
     return mx_fail(MX_INPUT,
-                   "not a valid JSON line: %s, at byte %zu of the line; mend the line, or set "
+                   "not a valid JSON line: %s, at byte %zu of the line; correct the line, or set "
                    "bad_record_policy=skip",
                    s.error, (size_t)(s.p - s.start));
 }

@@ -131,7 +131,7 @@ mx_status mx_lines_get(mx_lines *l, mx_shard_file *f, int64_t i, size_t max_byte
     if (*n > max_bytes)
         return mx_fail(MX_INPUT,
                        "the line has %zu bytes, max_record_bytes is %zu; raise it, unless this is "
-                       "no file of lines",
+                       "not a file of lines",
                        *n, max_bytes);
     const uint8_t *p;
     size_t got;

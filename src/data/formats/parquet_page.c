@@ -94,7 +94,7 @@ static mx_status page_bytes(ctx *x, const page *g, const uint8_t *p, const uint8
         return mx_fail(MX_INPUT, "the levels of a page are longer than the page");
     x->raw_left -= g->raw_bytes;
     if (x->raw_left < 0)
-        return mx_fail(MX_INPUT, "pages unfold to more than the %lld bytes the footer says",
+        return mx_fail(MX_INPUT, "pages decompress to more than the %lld bytes the footer says",
                        (long long)x->chunk->raw_bytes);
     MX_TRY(mx_compression_plausible((size_t)g->packed_bytes, (uint64_t)g->raw_bytes));
     mx_compression codec = g->type == 3 && g->plain_values ? MX_COMPRESSION_NONE : x->chunk->codec;

@@ -84,7 +84,7 @@ static mx_status open_bin(mx_source *s, state *t, const uint8_t *p, size_t got)
     }
     if (s->file.size_bytes % t->width)
         return mx_fail(MX_INPUT,
-                       "%s: %lld bytes are no whole number of %s tokens; is token_type right?",
+                       "%s: %lld bytes are not a whole number of %s tokens; is token_type right?",
                        s->file.path, (long long)s->file.size_bytes, type);
     t->n_tokens = s->file.size_bytes / t->width;
     return MX_OK;

@@ -150,7 +150,7 @@ static mx_status read_listing(hub *h, json_t *o)
         if (json_is_integer(json_object_get(lfs, "size")))
             size = json_object_get(lfs, "size");
         if (!path || !safe_path(path))
-            return mx_fail(MX_INPUT, "%s: the hub names a file \"%s\", which is no safe path",
+            return mx_fail(MX_INPUT, "%s: the hub names a file \"%s\", which is not a safe path",
                            h->r->repo, path ? path : "");
         bool named = hash && (strlen(hash) == 64 || strlen(hash) == 40) &&
                      strspn(hash, "0123456789abcdef") == strlen(hash);

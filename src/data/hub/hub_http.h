@@ -14,7 +14,7 @@ typedef struct {
     void *ctx;
     const char *name;        /* of the file, for progress */
     mx_str body;             /* owned by the caller */
-    int tries;               /* at most so many; 0: as many as help */
+    int tries;               /* at most; 0: as many as make sense */
 } mx_http;
 
 /* A GET that follows redirects and tries again what may pass: connections, timeouts, 429, 5xx. */

@@ -183,7 +183,8 @@ static mx_status decode_webp(mx_image *m, const uint8_t *data, size_t n, const c
     if (WebPGetFeatures(data, n, &f) != VP8_STATUS_OK)
         return mx_fail(MX_INPUT, "%s: the WebP image is damaged: its header cannot be read", where);
     if (f.has_animation)
-        return mx_fail(MX_INPUT, "%s is an animated WebP; save the picture that is meant by itself",
+        return mx_fail(MX_INPUT,
+                       "%s is an animated WebP; save the frame that is meant as a file of its own",
                        where);
     MX_TRY(make_room(m, f.width, f.height, where));
     size_t bytes = 3 * (size_t)m->width * (size_t)m->height;
@@ -212,7 +213,7 @@ mx_status mx_image_decode_within(mx_image *out, const void *data, size_t n, int6
                                  const char *where)
 {
     *out = (mx_image){.max_pixels = max_pixels};
-    mx_status st = mx_fail(MX_INPUT, "%s is no JPEG, PNG or WebP image (%zu bytes)", where, n);
+    mx_status st = mx_fail(MX_INPUT, "%s is not a JPEG, PNG or WebP image (%zu bytes)", where, n);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (n >= kinds[i].at + kinds[i].n &&
             memcmp((const char *)data + kinds[i].at, kinds[i].magic, kinds[i].n) == 0) {

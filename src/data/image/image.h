@@ -30,7 +30,7 @@ typedef struct {
 
 /* `where` names the data in errors. */
 mx_status mx_image_decode(mx_image *out, const void *data, size_t n, const char *where) MX_MUST_USE;
-/* The same, of at most so many pixels: MX_IMAGE_MAX_PIXELS or fewer. */
+/* The same, of at most max_pixels pixels: MX_IMAGE_MAX_PIXELS or fewer. */
 mx_status mx_image_decode_within(mx_image *out, const void *data, size_t n, int64_t max_pixels,
                                  const char *where) MX_MUST_USE;
 mx_status mx_image_read(mx_image *out, const char *path) MX_MUST_USE;

@@ -179,7 +179,8 @@ static mx_status make_places(mx_record_pictures *p, mx_example *x)
     for (int i = 0; i < 3; i++)
         places += text[i].len ? mx_image_marks(s, text[i].text, text[i].len) : 0;
     if (x->kind == MX_EXAMPLE_IDS)
-        return mx_fail(MX_INPUT, "a record of token ids has pictures, whose tokens are not known");
+        return mx_fail(MX_INPUT, "a record of token ids has pictures, and which of its tokens "
+                                 "stand for them is not known");
     if (places)
         return MX_OK; /* their number is checked when they are filled */
     mark_messages(p, x->messages);

@@ -146,7 +146,7 @@ static mx_status open_files(mx_dataset *d, char **paths)
     }
     d->n_records = stream ? -1 : d->file_first[d->n_files];
     if (d->n_records == 1 && d->o.held_share > 0)
-        return mx_fail(MX_INPUT, "%s: one record cannot be parted into training and evaluation",
+        return mx_fail(MX_INPUT, "%s: one record cannot be divided between training and evaluation",
                        d->files[0].file.path);
     if (d->n_records == 0)
         return mx_fail(MX_INPUT, "%s: no records in any of the %d files",
@@ -175,7 +175,7 @@ mx_status mx_dataset_open(mx_dataset **out, const mx_dataset_options *o)
     char **paths = NULL;
     mx_status st = MX_OK;
     if (o->kind && *o->kind && !(d->kind = mx_source_kind_find(o->kind)))
-        st = mx_fail(MX_USAGE, "dataset_type=%s is no kind of data file", o->kind);
+        st = mx_fail(MX_USAGE, "dataset_type=%s is not a kind of data file", o->kind);
     if (!st && d->kind && d->kind->no_file)
         d->n_files = 1;
     else if (!st)

@@ -7,8 +7,8 @@
  * record needs: one record, one block, or for a stream the file up to the window.
  *
  * A share of the records may be held out. Which ones depends on their places in the files alone, so
- * that the two sets are disjoint whatever the order: exactly so many of them where records are
- * counted, about so many of a stream.
+ * that the two sets are disjoint whatever the order. The share is exact where records are counted,
+ * and approximate for a stream.
  *
  * A mixture interleaves datasets by weight, each going through its own epochs.
  */
@@ -54,7 +54,7 @@ mx_status mx_dataset_next(mx_dataset *d, mx_cursor *c, mx_record *r, bool *end) 
 double mx_dataset_guess(const mx_dataset *d);
 int mx_dataset_files(const mx_dataset *d);
 uint64_t mx_dataset_hash(const mx_dataset *d);   /* of file names, sizes and order settings */
-/* Of some of the files' bytes, the same places whoever asks; from any thread. */
+/* A hash of bytes at some places in the files, the same places every time; from any thread. */
 mx_status mx_dataset_sample(const mx_dataset *d, uint64_t *hash) MX_MUST_USE;
 void mx_dataset_close(mx_dataset *d);            /* NULL is a no-op */
 

@@ -170,8 +170,10 @@ static mx_status read_margin(const mx_record *r, float *margin)
     if (r->cells[i].kind == MX_CELL_JSON && r->cells[i].len_bytes < sizeof text)
         memcpy(text, mx_record_data(r, i), r->cells[i].len_bytes);
     if (!mx_parse_f64(text, &x) || !isfinite(x))
-        return mx_fail(MX_INPUT, "column \"" MX_MARGIN_COLUMN "\": expected a number: by how much "
-                       "the score of the chosen answer should be the higher one");
+        return mx_fail(
+            MX_INPUT,
+            "column \"" MX_MARGIN_COLUMN
+            "\": expected a number: by how much the score of the chosen answer should be higher");
     *margin = (float)x;
     return MX_OK;
 }

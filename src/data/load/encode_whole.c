@@ -1,10 +1,10 @@
 /* encode_whole.c - examples as post-training sees them: each is one text, tokenized from its start.
  *
  * Where a record has a prompt, the prompt is tokenized a second time alone, and the completion
- * begins at the first token in which the two differ: usually behind the prompt, one token earlier
+ * begins at the first token in which the two differ: usually after the prompt, one token earlier
  * where the last letters of one and the first of the other make a token. The two sides of a
  * preference begin at the earlier of their places. Begin and end tokens: what the tokenizer itself
- * adds to a text, and an end token behind texts and completions that have none; conversations are
+ * adds to a text, and an end token after texts and completions that have none; conversations are
  * what the chat template says and nothing else. ORPO's sides (sides_apart) begin each at its own
  * place, at most one token before the prompt's end, and have begin and end tokens around
  * conversations too, as TRL's ORPO trainer does it.
@@ -141,7 +141,7 @@ static mx_status encode_pair(const mx_encoder *e, const mx_example *x, mx_docume
 
 /* --- conversations --- */
 
-/* The token that the text's byte `at` belongs to, or the one behind it where `end` is asked for:
+/* The token that the text's byte `at` belongs to, or the one after it where `end` is asked for:
  * by the tokens of the text before it. */
 static mx_status token_at(const mx_encoder *e, const mx_str *text, size_t at, bool end,
                           const mx_tokens *ids, int64_t *token)
@@ -151,7 +151,7 @@ static mx_status token_at(const mx_encoder *e, const mx_str *text, size_t at, bo
     mx_str_add_n(&head, mx_str_text(text), at);
     mx_status st = tokenize(e, &head, true, &alone);
     *token = common(&alone, ids);
-    *token += end && *token < alone.n && *token < ids->n; /* a token that goes on behind the end */
+    *token += end && *token < alone.n && *token < ids->n; /* a token that goes on after the end */
     mx_tokens_fini(&alone);
     mx_str_fini(&head);
     return st;
@@ -171,8 +171,8 @@ static mx_status mark_assistant(const mx_encoder *e, const mx_str *text,
     return MX_OK;
 }
 
-/* The first token behind the first n messages and what begins an answer. */
-static mx_status behind_prompt(const mx_encoder *e, const mx_example *x, json_t *messages, size_t n,
+/* The first token after the first n messages and what begins an answer. */
+static mx_status after_prompt(const mx_encoder *e, const mx_example *x, json_t *messages, size_t n,
                                mx_document *d, int64_t *begins)
 {
     mx_str head = {0};
@@ -203,8 +203,9 @@ static mx_status encode_chat(const mx_encoder *e, const mx_example *x, mx_docume
     if (!n && e->answers_last && e->loss_on == MX_LOSS_COMPLETION && all > 1)
         n = all - 1;
     if (e->loss_on != MX_LOSS_ALL && n)
-        MX_TRY_OUT(st, behind_prompt(e, x, x->messages, n, d, &begins));
-    if (e->loss_on == MX_LOSS_ASSISTANT) { /* of the prompt nothing, whoever wrote it */
+        MX_TRY_OUT(st, after_prompt(e, x, x->messages, n, d, &begins));
+    if (e->loss_on == MX_LOSS_ASSISTANT) { /* nothing of the prompt, not even the assistant's
+                                            * turns */
         MX_TRY_OUT(st, mark_assistant(e, &text, &spans, d));
         if (begins)
             memset(d->trained, false, (size_t)begins);
@@ -241,7 +242,7 @@ static mx_status encode_pair_of_chats(const mx_encoder *e, const mx_example *x, 
         if (!st)
             st = tokenize(e, &text, true, &out[k].ids);
         if (!st && n)
-            st = behind_prompt(e, x, side[k], n, &out[k], &begins[k]);
+            st = after_prompt(e, x, side[k], n, &out[k], &begins[k]);
         if (!st && e->sides_apart)
             finish(e, &out[k]);
         mx_str_fini(&text);

@@ -20,7 +20,7 @@
 #include <time.h>
 #include <xxhash.h>
 
-/* So late a request to stop is seen where the first batch is waited for. */
+/* How long a request to stop may go unnoticed while the first batch is awaited. */
 #define STOP_SECONDS 0.2
 
 void mx_loader_at_copy(mx_loader_at *to, const mx_loader_at *from)
@@ -316,7 +316,7 @@ static mx_status check(const mx_loader_options *o)
     return MX_OK;
 }
 
-/* Columns that nobody asks for are not decoded. */
+/* Columns that are not asked for are not decoded. */
 static mx_status open_mixture(mx_loader *l)
 {
     const mx_encoder *e = &l->o.encoder;

@@ -76,7 +76,7 @@ mx_status mx_loader_seek(mx_loader *l, const char *text, size_t n)
     const char *data = json_string_value(json_object_get(o, "data"));
     mx_status st = MX_OK;
     if (!o || !get(o, "version", &version) || version != 1)
-        st = mx_fail(MX_INPUT, "the saved data position is not one: %s",
+        st = mx_fail(MX_INPUT, "the saved data position is not valid: %s",
                      o ? "unknown version" : err.text);
     else if (!data || strcmp(data, hash) != 0)
         st = mx_fail(

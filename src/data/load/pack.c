@@ -30,7 +30,7 @@ struct mx_packer {
     int64_t n_pieces, cap_pieces, cap_sorted;
     bin *bins;
     int64_t n_bins, cap_bins;
-    int64_t *from; /* (S + 1) first fit: no row before it has room for so many tokens */
+    int64_t *from; /* (S + 1) first fit: no row before from[n] has room for n tokens */
     int64_t skip, end_doc, end_skip;
     bool closed;
     uint64_t window;

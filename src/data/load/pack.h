@@ -6,7 +6,7 @@
  *     segments[i]   1, 2, ... for the documents of the row; 0 at padding
  *     positions[i]  0, 1, ... from the start of the document's part
  *     labels[i]     the token that place i must predict: the next one of the same document when
- *                   that is trained, otherwise MX_NO_LABEL. Already shifted: nobody shifts again.
+ *                   that is trained, otherwise MX_NO_LABEL. Already shifted; never shift again.
  * So the last token of a document never predicts the first of the next, and attention limited to
  * equal segments gives each document the loss it would have alone.
  *

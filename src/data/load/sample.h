@@ -22,8 +22,8 @@ typedef struct {
 
 enum { MX_SAMPLE_RECORDS = 2000, MX_SAMPLE_BYTES = 8 << 20 };
 
-/* At most so many records and seconds, and MX_SAMPLE_BYTES. Records that cannot be read count for
- * nothing: whoever trains on them is told. */
+/* At most MX_SAMPLE_RECORDS, MX_SAMPLE_BYTES and `seconds`. Records that cannot be read are left
+ * out; training on them reports them. */
 mx_data_sample mx_data_sample_take(mx_dataset *d, const mx_encoder *e, const mx_pack_options *p,
                                    double seconds);
 

@@ -136,10 +136,10 @@ static double cpu_measure(mx_device *d, mx_dtype dtype, int n_threads)
     return mx_cpu_peak_of(dtype, n_threads);
 }
 
-static const mx_rule *const behind_remat[] = {&mx_rule_expert_sums, &mx_rule_expert_bias_sums,
+static const mx_rule *const after_remat[] = {&mx_rule_expert_sums, &mx_rule_expert_bias_sums,
                                              NULL};
 const mx_device_traits mx_cpu_traits = {.name = "cpu", .host_memory = true, .overlaps = true,
-                                        .behind_remat = behind_remat};
+                                        .after_remat = after_remat};
 
 mx_status mx_device_open_cpu(mx_device **out)
 {

@@ -42,7 +42,7 @@ mx_queue_counts mx_queue_report(void)
     return (mx_queue_counts){n_runs, n_reads, n_waits, n_idle, hosted_bytes};
 }
 
-/* A handle is no address here: whoever counts on that finds something else. */
+/* A handle is not an address here, so that code which takes it for one fails. */
 typedef struct {
     char *memory;
 } block;
@@ -53,7 +53,7 @@ static void *queue_address(mx_device *d, mx_device_buffer b)
     return b.handle ? ((block *)b.handle)->memory + b.offset : NULL;
 }
 
-/* Afterwards the staging buffer is spoilt: nobody may count on it. */
+/* Afterwards the staging buffer is overwritten: its contents must not be relied on. */
 static void deliver(const mx_upload *u)
 {
     mx_tensor from = {(void *)u->src, mx_type_of(u->from, MX_SHAPE(u->n))};

@@ -15,7 +15,7 @@ typedef struct {
     int64_t runs;      /* asked for */
     int64_t reads;     /* the host stood still for a copy */
     int64_t waits;     /* a readback was waited for */
-    int64_t idle_waits; /* ... and no run was queued behind the mark */
+    int64_t idle_waits; /* ... and no run was queued after the mark */
     int64_t hosted_bytes; /* of variables that were to lie in host memory */
 } mx_queue_counts;
 mx_queue_counts mx_queue_report(void); /* since the process began */

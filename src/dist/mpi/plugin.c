@@ -142,11 +142,12 @@ static mx_status check_sizes(mx_mpi_comm *m, const char *call, const mx_comm_mov
             int want = (int)(rest < MX_MPI_CHUNK ? rest : MX_MPI_CHUNK), got = 0;
             MPI_Get_count(s, MPI_BYTE, &got);
             if (got != want)
-                return mx_coord_fail(m->base.coord, -1,
-                                     "rank %d has sent %d bytes to rank %d in %s, which expected "
-                                     "%d: ranks do not do the same; were they started with one "
-                                     "command?",
-                                     moves[i].rank, got, m->base.rank, call, want);
+                return mx_coord_fail(
+                    m->base.coord, -1,
+                    "rank %d has sent %d bytes to rank %d in %s, which expected "
+                    "%d: the ranks are doing different things; were they started with one "
+                    "command?",
+                    moves[i].rank, got, m->base.rank, call, want);
         }
     return MX_OK;
 }

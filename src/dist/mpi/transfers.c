@@ -65,10 +65,11 @@ static mx_status check_size(mx_mpi_comm *m, const mx_transfer *l, const MPI_Stat
     MPI_Get_count(s, MPI_BYTE, &got);
     if (l->sends || got == part_of(l))
         return MX_OK;
-    return mx_coord_fail(m->base.coord, -1,
-                         "rank %d has sent %d bytes in a message to rank %d, which expected %d: "
-                         "ranks do not do the same; were they started with one command?",
-                         l->m.peer, got, m->base.rank, part_of(l));
+    return mx_coord_fail(
+        m->base.coord, -1,
+        "rank %d has sent %d bytes in a message to rank %d, which expected %d: "
+        "the ranks are doing different things; were they started with one command?",
+        l->m.peer, got, m->base.rank, part_of(l));
 }
 
 static mx_status test(mx_mpi_comm *m, mx_transfer *l, bool *moved)

@@ -4,7 +4,7 @@
 #include "base/vmath.h"
 #include "ops/cpu/gemm_prefetch.h"
 #include "ops/cpu/gemm_tile.h"
-#include "ops/cpu/gemm_turn.h"
+#include "ops/cpu/gemm_transpose.h"
 #include <string.h>
 
 /* Elements l, l + 1, ... of two vectors of 32, in turn. */

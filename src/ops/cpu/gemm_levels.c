@@ -14,7 +14,7 @@
 
 #include "base/vmath.h"
 #include "ops/cpu/gemm_prefetch.h"
-#include "ops/cpu/gemm_turn.h"
+#include "ops/cpu/gemm_transpose.h"
 #include <string.h>
 
 #define PLAIN_MAC(acc, a, b) ((acc) += (a) * (b))

@@ -37,7 +37,7 @@ typedef struct {
     int64_t ld, k0, kc, words;
 } mx_gemm_source;
 
-/* Rows r0 to r1 (columns, where they lie along memory) of s, to be prefetched by so many tiles. */
+/* Rows r0 to r1 (columns, where they lie along memory) of s, to be prefetched by `tiles` tiles. */
 MX_INLINE mx_gemm_stream mx_gemm_stream_of(const mx_gemm_source *s, int64_t r0, int64_t r1,
                                            int64_t tiles, int pair)
 {
@@ -55,7 +55,7 @@ MX_INLINE mx_gemm_stream mx_gemm_stream_of(const mx_gemm_source *s, int64_t r0, 
     return (mx_gemm_stream){first, (r1 - r0 + each - 1) / each, pair * each * row, each * row};
 }
 
-/* Part i; where there is none, `near` over and over, which is at hand. */
+/* Part i; where there is none, `near` again and again, which is in the cache already. */
 MX_INLINE mx_gemm_prefetch mx_gemm_prefetch_at(const mx_gemm_stream *s, int64_t i, int pair,
                                          const void *near, int64_t words)
 {

@@ -7,7 +7,7 @@
 
 #include <omp.h>
 
-/* Columns of a piece. Each piece packs its expert's rows anew, so pieces are as wide as a tile of
+/* Columns of a piece. Each piece packs its expert's rows again, so pieces are as wide as a tile of
  * the GEMM may be where there are enough of them to fill the threads evenly. */
 enum { WIDE = 768, STRIP = 384, ENOUGH = 16 };
 

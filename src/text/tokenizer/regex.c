@@ -13,8 +13,8 @@
  * linear, for each of its brackets. */
 enum { MAX_PATTERN = 16 << 10, MAX_TRANSLATION = 256 << 10, MAX_MATCH_STEPS = 100000000 };
 /* A match of published tokenizers takes far below a microsecond a byte. Steps alone are no limit: a
- * step may read all of the text. Time is looked at after so many matches, and so many places where
- * none begins. */
+ * step may read all of the text. The clock is read after this many matches, and after this many
+ * places where none begins. */
 enum { MATCHES_A_LOOK = 16, STARTS_A_LOOK = 64 };
 static const double TEXT_S = 5, BYTE_S = 2e-6;
 /* Of a range in a pattern that ignores case, PCRE2 looks up every single character. */

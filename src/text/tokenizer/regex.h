@@ -22,8 +22,8 @@ void mx_regex_close(mx_regex *r);
 mx_regex_scratch *mx_regex_scratch_new(void); /* and begins a text */
 void mx_regex_scratch_free(mx_regex_scratch *s);
 
-/* A new text begins: from now on its matches may take so many seconds of processor time, for which
- * mx_regex_seconds is the usual number. Then they give up. */
+/* A new text begins: from now on its matches may take this many seconds of processor time, for
+ * which mx_regex_seconds is the usual number. Then they give up. */
 void mx_regex_begin(mx_regex_scratch *s, double seconds);
 double mx_regex_seconds(size_t bytes);
 

@@ -48,7 +48,7 @@ struct mx_tokenizer {
     int32_t n_tokens;
     int32_t bos, eos, pad;
     pthread_mutex_t lock; /* of the free list */
-    mx_scratch *free;     /* owns; scratch objects nobody uses at the moment */
+    mx_scratch *free;     /* owns; scratch objects that are not in use */
 };
 
 /* What one encoding call needs to itself. */

@@ -388,7 +388,8 @@ mx_status mx_json_read_decoder(mx_tokenizer *t, const mx_json_node *v, const cha
 static mx_status add_id(mx_tokens *to, const mx_json_node *v, const char *where)
 {
     if (v->type != MX_JSON_INT || v->i < 0 || v->i > INT32_MAX)
-        return mx_fail(MX_INPUT, "%s: byte %u: the post_processor names what is no token's id; "
+        return mx_fail(MX_INPUT,
+                       "%s: byte %u: the post_processor names a number that is not a token id; "
                        "expected a number from 0; get the file again from where the model came",
                        where, v->at);
     if (to->n == MAX_STEPS)

@@ -12,7 +12,7 @@
 enum { MX_NO_PIECE = -1 };
 
 typedef struct {
-    const uint8_t *s; /* borrowed from whoever called mx_vocab_set */
+    const uint8_t *s; /* borrowed from the caller of mx_vocab_set */
     int32_t n;        /* bytes, or MX_NO_PIECE */
 } mx_piece;
 

@@ -28,7 +28,7 @@ typedef struct {
     bool act_order;      /* gptq */
     double smoothing;    /* smoothquant: a */
     size_t most_bytes;   /* gptq: sums of inputs at a time */
-    int rounds;          /* gptq: at least so many, where there are as many inputs */
+    int rounds;          /* gptq: at least, where there are that many inputs */
 } mx_calibrate_of;
 
 typedef struct {

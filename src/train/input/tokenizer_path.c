@@ -20,7 +20,7 @@ static mx_status fetch(const mx_config *c, const char *name, mx_arena *a, const 
     char **paths, *at;
     int n;
     MX_TRY(mx_status_wrap(mx_hub_fetch(&r, a, &paths, &n, &at),
-                          "tokenizer_path=%s is no file or folder here, so it was looked for on "
+                          "tokenizer_path=%s is not a file or folder here, so it was looked for on "
                           "the hub",
                           name));
     *folder = at;

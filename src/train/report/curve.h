@@ -15,7 +15,7 @@ typedef struct {
     const char *name;
     const double *x, *y; /* n values, x ascending; borrowed */
     int64_t n;
-    int64_t window; /* pictures: the mean is of so many values on either side; 0: none is drawn */
+    int64_t window; /* pictures: values on either side in the mean; 0: no mean */
     bool dots;      /* pictures: few values, each with a dot */
 } mx_curve_series;
 

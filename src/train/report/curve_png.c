@@ -5,7 +5,7 @@
  * pixel, and laid over the picture once, so that joints do not show.
  *
  * A PNG is a signature and chunks: length, type, data, CRC-32 of type and data, numbers big-endian.
- * IHDR says size and format; IDAT is one zlib stream of the rows, each behind a byte that names its
+ * IHDR says size and format; IDAT is one zlib stream of the rows, each after a byte that names its
  * filter (0: none); IEND ends it.
  */
 #include "train/report/curve_impl.h"

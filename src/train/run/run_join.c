@@ -80,8 +80,7 @@ static void end(void *ctx, const char *why)
     const mx_run *r = ctx;
     char line[1024];
     int n = snprintf(line, sizeof line,
-                     "maxc: %s. This process, rank %d, did not come to its end by itself and is "
-                     "ended\n",
+                     "maxc: %s. This process, rank %d, did not end by itself and is terminated\n",
                      why, r->ranks.launch.rank);
     (void)!write(STDERR_FILENO, line, (size_t)n);
     if (r->watch.log_fd > 0)
@@ -173,7 +172,7 @@ mx_status mx_run_ranks_open(mx_run *r)
         .say = say,
         .end = end,
         .ctx = r,
-        .told = &r->ranks.told,
+        .rank0_reports = &r->ranks.rank0_reports,
     };
     if (r->ranks.launch.size > 1)
         MX_TRY(list_parts(r, &o));

@@ -122,7 +122,7 @@ static mx_status write_state(mx_run *r)
     if (mkdir(r->saving.local_dir, 0700) && errno != EEXIST)
         return mx_fail_errno(MX_DEVICE, "%s: cannot create the directory", r->saving.local_dir);
     if (!is_ours(r->saving.local_dir))
-        return mx_fail(MX_DEVICE, "%s is there and somebody else's", r->saving.local_dir);
+        return mx_fail(MX_DEVICE, "%s is there and belongs to another user", r->saving.local_dir);
     mx_ckpt_opts o = {.run_dir = r->saving.local_dir,
                       .run_id = mx_config_text(r->c, "run_name"),
                       .retention = {.keep_last = 1},
@@ -161,7 +161,7 @@ mx_status mx_run_local_checkpoint_save(mx_run *r, const char *why, bool *kept)
     const char *brief = " (in memory: it is gone when this machine restarts)";
     return mx_fail(MX_DEVICE,
                    "%s. The run has stopped at step %lld. Its whole state is kept in "
-                   "%s/checkpoints/%lld%s. See to %s/checkpoints and run the same command again: "
+                   "%s/checkpoints/%lld%s. Make %s/checkpoints writable and run the same command: "
                    "it goes on from there, bit for bit. In another folder, "
                    "load_full_state_path=%s/checkpoints/%lld does the same",
                    why, (long long)r->at.step, r->saving.local_dir, (long long)r->at.step,

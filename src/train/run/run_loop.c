@@ -112,11 +112,11 @@ static mx_status run_rank(const mx_run_start *s, const mx_mesh_rank *mesh_rank)
     mx_run_profile_end(&r, true);
     mx_run_watch_close(&r, st);
     mx_run_close(&r);
-    bool told = r.ranks.told;
+    bool by_rank0 = r.ranks.rank0_reports;
     /* Ranks have the same settings, so rank 0 has the same error, or was sent this one. */
     bool said = joined && mx_status_code(st) == MX_USAGE && !is_of_another(mx_status_text(st));
     mx_code code = mx_status_code(st);
-    if (!st || code == MX_STOPPED || !(said || (told && !began)))
+    if (!st || code == MX_STOPPED || !(said || (by_rank0 && !began)))
         return st;
     mx_status_free(st);
     return mx_fail(code, "%s", "");

@@ -2,7 +2,7 @@
  * nothing to do.
  *
  * Every rank notes when the actions of its list began and ended (exec/pipeline.h); rank 0 gathers
- * them behind each measured step and writes one trace, a process of Perfetto's for each stage and a
+ * them after each measured step and writes one trace, a process of Perfetto's for each stage and a
  * thread for each rank. Clocks of machines are brought together by the time of day.
  *
  * A stage is idle while it runs no F, B or W between the first and the last action of the step. For

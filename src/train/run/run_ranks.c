@@ -11,8 +11,8 @@
  * once a step and agreed on: mx_run_poll. Rank 0 chooses checkpoints, writes the log,
  * metrics and small files, and holds the run's lock.
  *
- * On a mesh (run_state.h, mesh_rank) the programs hold the collectives: gradients, losses and
- * norms are everybody's when they have run, and nothing is added here.
+ * On a mesh (run_state.h, mesh_rank) the programs hold the collectives: gradients, losses and norms
+ * are those of all ranks when they have run, and nothing is added here.
  *
  * A rank that ends with an error tells the others, which end with its words (mx_run_train). How
  * ranks meet is in run_join.c.

@@ -61,7 +61,7 @@ typedef struct {
     mx_comm_groups *groups; /* of processes on a mesh, by its axes; NULL: none */
     mx_comm *writers; /* the same ranks, for the writers of checkpoints; NULL: none or alone */
     bool leads;       /* this is rank 0 */
-    bool told;        /* rank 0 says why the run fails (coord.h) */
+    bool rank0_reports; /* rank 0 says why the run fails (coord.h) */
     int data_rank, data_ranks; /* who has which rows of a batch */
     bool stops, writer_busy;   /* some rank was asked to stop, is still writing a checkpoint */
     int64_t failed_saves;      /* in a row, as far as any rank knows */

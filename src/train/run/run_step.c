@@ -1,6 +1,6 @@
 /* run_step.c - one step: started, and read when the next one is under way.
  *
- *     launch n      batch in, microbatches, update; its numbers are copied out behind it
+ *     launch n      batch in, microbatches, update; its numbers are copied out after it
  *     launch n + 1
  *     settle n      the numbers are there: progress, metrics, decisions
  *
@@ -157,7 +157,7 @@ static int64_t filled_microbatches(const mx_run *r, const mx_batch *b)
 }
 
 /* An epoch's last batch may not be full: microbatches up to the last that has a token on any rank.
- * A pipeline runs those behind it too, and they count for nothing. */
+ * A pipeline runs those after it too, and they count for nothing. */
 static mx_status count_microbatches(mx_run *r, const mx_batch *b, int64_t *n)
 {
     *n = r->request.batch.accumulation;

@@ -192,7 +192,7 @@ mx_status mx_state_restore(const char *checkpoint, mx_session *s, const mx_model
     mx_ckpt_view v = {0};
     *st = (mx_run_state){.spikes = st->spikes, .passthrough = st->passthrough, .lora = st->lora,
                          .base = st->base};
-    /* Already verified by whoever chose this checkpoint; sizes are checked once more. */
+    /* Already verified when this checkpoint was chosen; sizes are checked once more. */
     MX_TRY(mx_ckpt_open(&v, checkpoint, MX_CHECK_SIZES, mx_session_threads(s)));
     mx_status status = st->lora ? mx_adapter_load(s, &v.model)
                                 : mx_weights_load(s, m, &v.model, (mx_load_options){0});

@@ -9,7 +9,7 @@
  * The limit is given, or found: 20 times the median of the last steps, and never less than a
  * minute. Before eight steps are known there is no found limit, so compiling and loading are not
  * disturbed. A stall is reported when it begins, and again each time it has lasted twice as long.
- * The run is not ended: whether to wait is the decision of whoever reads the log, or of `on_stall`.
+ * The run is not ended: whether to wait is for the reader of the log to decide, or for `on_stall`.
  */
 #ifndef MX_TRAIN_WATCHDOG_H
 #define MX_TRAIN_WATCHDOG_H

@@ -61,7 +61,7 @@ __device__ __forceinline__ token_info token_at(const int32_t *pos, const int32_t
         return {-1, 0, 0, i};
     return {pos ? pos[base + i] : i, seg ? seg[base + i] : 0, span ? span[base + i] : 0, i};
 }
-/* Where query i is, if nothing else says so; and the first query that is at p or behind it. */
+/* Where query i is, if nothing else says so; and the first query that is at p or after it. */
 __device__ __forceinline__ int query_place(const mx_flash_shape &s, int i)
 {
     return i + s.q_offset + (2 * i < s.seq_q ? 0 : s.q_jump);

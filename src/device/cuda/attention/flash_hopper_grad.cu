@@ -45,7 +45,7 @@ static size_t all_rows(const mx_flash_shape *s)
 {
     return (size_t)mx_gpu_flash_rows((int64_t)s->batch * s->heads_q, s->seq_q);
 }
-/* dQ, statistics, counts; the tables of segments come behind them. */
+/* dQ, statistics, counts; the tables of segments come after them. */
 static size_t own_bytes(const mx_flash_shape *s)
 {
     return mx_gpu_flash_grad_bytes((int64_t)s->batch * s->heads_q, s->seq_q, s->dim_qk);

@@ -88,7 +88,7 @@ __device__ __forceinline__ dq_order order_of(const grad_args &p, const grad_item
 /* --- an item with segments in shared memory --- */
 
 /* Its number, [first, end), and the least and greatest ids of each 64 of this block's keys: by the
- * thread that loads, behind it the barrier that says so. `block`: of 128 keys. */
+ * thread that loads, after it the barrier that says so. `block`: of 128 keys. */
 __device__ __forceinline__ void store_record(const grad_args &p, uint32_t to, int i, grad_item &t,
                                              int block)
 {

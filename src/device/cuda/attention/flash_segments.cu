@@ -115,7 +115,7 @@ __global__ __launch_bounds__(32 * WARPS) void sees_kernel(const __grid_constant_
     }
 }
 
-/* The first tile of queries that is at block j of keys or behind it. */
+/* The first tile of queries that is at block j of keys or after it. */
 __device__ __forceinline__ int own_tile(const segment_params &p, int j)
 {
     return min(first_query(p.s, j * p.block_tiles * TILE) / TILE, p.t.q_tiles - 1);

@@ -31,7 +31,7 @@ enum {
     K_SPAN = MX_ATTN_K_SPAN,
     SINKS = MX_ATTN_SINKS,
     SELECTED = MX_ATTN_SELECTED,
-    OUT = MX_ATTN_N_IN, /* of the gradient, with those behind it */
+    OUT = MX_ATTN_N_IN, /* of the gradient, with those after it */
     LSE,
     DOUT,
     DLSE

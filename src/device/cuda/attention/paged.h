@@ -26,7 +26,7 @@ typedef struct {
     const float *sinks;      /* NULL: none */
     const int32_t *selected; /* (queries, n_selected) positions, -1 unused; NULL: no list */
     int n_selected;
-    const int32_t *until; /* (queries): the last position each sees, if behind its own, or NULL */
+    const int32_t *until; /* (queries): the last position each sees, if after its own, or NULL */
     void *out;
     /* paged_mma.cu's own: query heads of a warp, and parts of those that share a key head; tokens
      * of a tile; positions of a leaf and most leaves that are seen; places for tokens that stand

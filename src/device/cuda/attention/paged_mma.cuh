@@ -5,7 +5,7 @@
  * (maximum m, sum l, values o) starts anew, and leaves are merged in order. So there are two ways
  * through the same arithmetic:
  *   - a token that stands alone, as in decoding: a warp for each leaf and key head, whose results
- *     are merged behind it (paged_single.cu);
+ *     are merged after it (paged_single.cu);
  *   - tokens of a prompt: a block for a tile of them and a key head, which takes all leaves
  *     (paged_tile.cu).
  * A row's bits are the same both ways and beside any others: rows of a tile do not mix, and keys

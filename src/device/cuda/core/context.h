@@ -50,7 +50,7 @@ void mx_cuda_program_drop(mx_device *d, void *state);
 /* Its graph has addresses of workspace that is no longer there. */
 void mx_cuda_program_forget(mx_device *d, void *state);
 
-/* Behind a wait for another stream: something for the next kernel to follow (op_offload.c). */
+/* After a wait for another stream: something for the next kernel to follow (op_offload.c). */
 mx_status mx_cuda_follow(mx_cuda *c) MX_MUST_USE;
 
 /* A plan for a GEMM (gemm_search.c). */

@@ -80,7 +80,7 @@ cudaError_t mx_cuda_gemv_many(const mx_gemv_one *one, int n, const mx_bf16 *x, i
 cudaError_t mx_cuda_gemv(mx_bf16 *y, float *y32, const mx_bf16 *x, const mx_bf16 *w, int m,
                          int64_t n, int64_t k, cudaStream_t stream);
 /* Which keys a query sees: the first lengths[b], of which it is the last; or, where k_pos is given,
- * those whose position is not negative and not behind q_pos[b]. */
+ * those whose position is not negative and not after q_pos[b]. */
 typedef struct {
     const int32_t *lengths;
     const int32_t *q_pos, *k_pos; /* (B), (B, capacity) */

@@ -1,6 +1,6 @@
 /* op_offload.c - copies between device and host memory that go on beside the computation.
  *
- * offload and prefetch put their copy on a stream of its own, behind what the compute stream has
+ * offload and prefetch put their copy on a stream of its own, after what the compute stream has
  * been given so far; wait lets the compute stream wait for it. Both by events, which a capture
  * turns into edges of the graph. There is one such stream: copies run in the order in which they
  * were issued, so that what is prefetched has been offloaded.

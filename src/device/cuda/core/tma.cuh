@@ -77,8 +77,8 @@ __device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap *map, in
                  "l"(map), "r"(col), "r"(row), "r"(c2), "r"(c3), "r"(bar)
                  : "memory");
 }
-/* A box from shared memory, behind tma_written of those who wrote it. Behind this thread's tma_read
- * the place may be written again, behind tma_stored the box lies in the tensor. */
+/* A box from shared memory, after tma_written of those who wrote it. After this thread's tma_read
+ * the place may be written again, after tma_stored the box lies in the tensor. */
 __device__ __forceinline__ void tma_store(const CUtensorMap *map, int col, int row, uint32_t from)
 {
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %3}],"

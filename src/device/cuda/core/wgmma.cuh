@@ -58,7 +58,7 @@ __device__ __forceinline__ void exchange(uint32_t v[4])
     exchange_part<1>(v);
     exchange_part<2>(v);
 }
-/* Sums are not looked at before this: behind the wait for the wgmma that makes them. */
+/* Sums are not looked at before this: after the wait for the wgmma that makes them. */
 template <int N> __device__ __forceinline__ void settle(float (&d)[N])
 {
 #pragma unroll

@@ -129,7 +129,7 @@ extern "C" bool mx_cuda_dequant_is_one_launch(const mx_cuda_codes *a, const mx_c
            mx_cuda_dequant_stream_can(a) && mx_cuda_dequant_stream_can(b);
 }
 
-/* The matmul behind the first `rows` rows of x. */
+/* The matmul after the first `rows` rows of x. */
 static mx_cuda_dequant after(mx_cuda_dequant d, int64_t rows)
 {
     d.y = (char *)d.y + rows * d.w.n * (d.y_f32 ? 4 : 2);

@@ -26,7 +26,7 @@ int64_t mx_gemm_gelu_grad_rows(int64_t m); /* of parts */
 cudaError_t mx_gemm_gelu_grad_launch(const mx_epilogue_gemm *s, const mx_gemm_gelu_grad_args *a,
                                      cudaStream_t stream);
 
-/* A kernel behind the GEMM: du holds A B, and is replaced. n is a multiple of 4. */
+/* A kernel after the GEMM: du holds A B, and is replaced. n is a multiple of 4. */
 int64_t mx_gelu_grad_rows(int64_t m);
 cudaError_t mx_gelu_grad_launch(const mx_epilogue_gemm *s, const mx_gemm_gelu_grad_args *a,
                                 bool f32, cudaStream_t stream);

@@ -32,7 +32,7 @@ cudaError_t mx_gemm_swiglu(const mx_epilogue_gemm *s, const mx_swiglu_forward_ar
 cudaError_t mx_gemm_swiglu_grad(const mx_epilogue_gemm *s, const mx_swiglu_backward_args *a,
                                 cudaStream_t stream);
 
-/* Kernels behind the GEMMs, of n elements: forward h from g and u; backward dg, which holds d,
+/* Kernels after the GEMMs, of n elements: forward h from g and u; backward dg, which holds d,
  * and du. n is a multiple of 4. */
 cudaError_t mx_swiglu_launch(const mx_swiglu_forward_args *a, int64_t n, bool f32,
                              cudaStream_t stream);

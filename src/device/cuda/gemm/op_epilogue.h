@@ -1,5 +1,5 @@
 /* op_epilogue.h - what GEMMs with large epilogues share: a kernel of our own where it is possible,
- * or a GEMM through cuBLASLt with a kernel over its result behind it. */
+ * or a GEMM through cuBLASLt with a kernel over its result after it. */
 #ifndef MX_DEVICE_CUDA_OP_EPILOGUE_H
 #define MX_DEVICE_CUDA_OP_EPILOGUE_H
 

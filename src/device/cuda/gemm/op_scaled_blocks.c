@@ -125,7 +125,7 @@ static mx_status launch_own(mx_cuda *c, const mx_exec_step *s, const blocks *o)
     return mx_cuda_check(mx_gemm_blocks_launch(g, &a, c->stream), "a matmul of float8 blocks");
 }
 
-/* Rows [from, from + rows) of operand `which`, whose scales are the input behind it, as bf16. */
+/* Rows [from, from + rows) of operand `which`, whose scales are the input after it, as bf16. */
 static mx_status widen(mx_cuda *c, const mx_exec_step *s, int which, const mx_cuda_widen_shape *w,
                        int64_t from, void *to)
 {

@@ -1,6 +1,6 @@
 /* grouped.cuh - where a block of a grouped GEMM works.
  *
- * The rows fall into groups: those before the first expert, the experts', those behind the last;
+ * The rows fall into groups: those before the first expert, the experts', those after the last;
  * the first and the last group belong to nobody and give zeros. Sizes are known on the device only,
  * so more blocks are launched than there can be tiles: every block looks for its tile in the
  * starts, one warp 32 groups at a time, and leaves if there is none.

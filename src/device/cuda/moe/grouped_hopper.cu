@@ -20,7 +20,7 @@ struct grouped_args {
     int experts, n;
 };
 
-/* The table: the first row of expert e at 8 e, the bands of those before it at 8 e + 4; behind the
+/* The table: the first row of expert e at 8 e, the bands of those before it at 8 e + 4; after the
  * last expert the end of its rows and all bands. */
 struct grouped_epilogue : gemm_epilogue {
     typedef grouped_args args;

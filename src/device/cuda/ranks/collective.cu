@@ -219,7 +219,7 @@ __global__ void places_kernel(mx_cuda_expert_rows s, int32_t *place, bool starts
         place[starts ? s.experts / s.ranks : s.experts] = carry;
 }
 
-/* The last place that is not behind row j. */
+/* The last place that is not after row j. */
 __device__ __forceinline__ int piece_of(const int32_t *place, int n, int j)
 {
     int lo = 0, hi = n;

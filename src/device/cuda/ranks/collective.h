@@ -56,7 +56,7 @@ typedef struct {
 cudaError_t mx_cuda_expert_starts(const mx_cuda_expert_rows *s, int32_t *start, int32_t *by_rank,
                                   cudaStream_t stream);
 /* y, rows by expert and inside an expert by rank: from the ranks' own buffers, in which row t is
- * the t-th of that rank's tokens sorted by expert; the rows of y behind the last become 0. `back`:
+ * the t-th of that rank's tokens sorted by expert; the rows of y after the last become 0. `back`:
  * from y to those buffers. scratch: experts + 1 numbers. */
 cudaError_t mx_cuda_expert_move(const mx_cuda_expert_rows *s, void *y,
                                 const mx_cuda_buffers *ranks, bool back, int32_t *scratch,

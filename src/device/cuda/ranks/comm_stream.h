@@ -13,7 +13,7 @@
 
 #include "device/cuda/core/context.h"
 
-/* Between these two c->stream is where a collective goes: the stream of its own, behind what the
+/* Between these two c->stream is where a collective goes: the stream of its own, after what the
  * compute stream was given so far, or, not `aside`, the compute stream. `end` also where a call has
  * failed between them. */
 mx_status mx_cuda_comm_begin(mx_cuda *c, bool aside, int64_t *ticket) MX_MUST_USE;
@@ -23,7 +23,7 @@ mx_status mx_cuda_comm_join(mx_cuda *c, int64_t ticket) MX_MUST_USE;
 /* And for all of them: the end of a program, however it went. */
 mx_status mx_cuda_comm_join_all(mx_cuda *c) MX_MUST_USE;
 
-/* When a call began and ended, in milliseconds behind an event; its work is over. */
+/* When a call began and ended, in milliseconds after an event; its work is over. */
 void mx_cuda_comm_times(const mx_cuda *c, int64_t ticket, cudaEvent_t since, float ms[2]);
 mx_comm_mark mx_cuda_comm_mark(const mx_device *d);
 mx_comm_seconds mx_cuda_comm_seconds(mx_device *d, mx_comm_mark at);

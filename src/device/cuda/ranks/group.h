@@ -17,7 +17,7 @@
 #include "ir/process_group.h"
 
 /* out (outer, ranks, run): the pieces (outer, run) of all ranks. `in` is this rank's piece, or, for
- * all_to_all, a piece for each rank, one behind the other. Counted in bytes. */
+ * all_to_all, a piece for each rank, one after the other. Counted in bytes. */
 typedef struct {
     const void *in;
     void *out;

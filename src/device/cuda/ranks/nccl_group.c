@@ -73,7 +73,7 @@ static mx_status move_all(group *g, move (*of)(const void *ctx, int k), const vo
     return st ? st : mx_nccl_check(n, r, g->comm, "an exchange");
 }
 
-/* Rows [from, from + rows) of everybody's pieces come here, one rank behind the other. */
+/* Rows [from, from + rows) of everybody's pieces come here, one rank after the other. */
 static mx_status unpack(group *g, const mx_cuda_pieces *a, int64_t from, int64_t rows)
 {
     int n = g->base.of->size;
@@ -213,7 +213,7 @@ static mx_status sum_slices(group *g, const slices *s, const mx_cuda_reduce *a, 
     return mx_cuda_group_sum(g->base.cuda, &one, &from, g->base.of->size, one.run);
 }
 
-/* Rows [at, at + rows) of everybody's piece, one rank behind the other. */
+/* Rows [at, at + rows) of everybody's piece, one rank after the other. */
 static mx_status pack(group *g, const mx_cuda_reduce *a, int64_t at, int64_t rows, int64_t item)
 {
     int n = g->base.of->size;

@@ -1,9 +1,9 @@
 /* peers.c - groups (group.h) of ranks that are threads of this process and share a GPU.
  *
  * Every rank has a stream of its own and reads the others' buffers where they lie. A collective has
- * two meetings. Before the first a rank records an event behind what it has made; the group's own
+ * two meetings. Before the first a rank records an event after what it has made; the group's own
  * all_gather, on the host, carries the address of its buffer and the event to the others, whose
- * streams wait for it. Behind its copies or sums a rank records another: before a rank goes on, and
+ * streams wait for it. After its copies or sums a rank records another: before a rank goes on, and
  * perhaps writes over its buffer, its stream waits for all who read it. So the GPU never stands
  * still for the host, and a wait is only ever for work that was issued before it: there is no order
  * of streams in which that locks up.

@@ -174,7 +174,7 @@ __device__ __forceinline__ void next_state(const mx_cuda_conv &c, int b, int n, 
 /* --- forward --- */
 
 /* Where a warp is: its number among all runs, those of a row of channels first, and the first
- * channel of its lane; a lane behind the last channels goes along with them and writes nothing. */
+ * channel of its lane; a lane after the last channels goes along with them and writes nothing. */
 struct spot {
     int run, at;
     bool mine;

@@ -14,7 +14,7 @@ template <int DP, int EC> struct back_pool {
     vectors w;
 };
 
-/* What a chunk brings: asked for while the chunk behind it is worked on. */
+/* What a chunk brings: asked for while the chunk after it is worked on. */
 template <class T, int DP, int EC> struct back_load {
     tile_in_registers<T, C, DP> k, q;
     tile_in_registers<T, C, EC> dout;

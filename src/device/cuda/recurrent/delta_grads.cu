@@ -152,7 +152,7 @@ __device__ __forceinline__ void gate_grads(const mx_cuda_delta &d, const delta_b
     all = warp_sum(all);
     if (lane == 31)
         dc[1] += all + w->keep * kept_dot;
-    float run = dc[0] + dc[1]; /* and of all lanes behind */
+    float run = dc[0] + dc[1]; /* and of all lanes after */
 #pragma unroll
     for (int o = 1; o < 32; o <<= 1) {
         float other = __shfl_down_sync(~0u, run, o);

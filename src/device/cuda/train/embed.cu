@@ -9,7 +9,7 @@
  * Only the bits that tell the table's rows apart are sorted by. A token of no row, as other ranks'
  * are where each has some rows of the table, may have those bits in common with one that has a row
  * and would come between its rows: two blocks would then write that row of the table. So all such
- * tokens are sorted as the number behind the last row.
+ * tokens are sorted as the number after the last row.
  */
 #include "device/cuda/core/kernels.h"
 #include "device/cuda/core/vec.cuh"

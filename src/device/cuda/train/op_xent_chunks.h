@@ -33,7 +33,7 @@ mx_status mx_xent_plan_dw(mx_cuda *c, mx_gemm_shape dw, mx_xent_plans *p) MX_MUS
 /* Where row `row` of a tensor with rows of `width` elements lies. */
 void *mx_cuda_row(const mx_tensor *t, int64_t row, int64_t width);
 
-/* For a slice of `vocab` words: clears dx where there are none, and the rows of dw behind them. */
+/* For a slice of `vocab` words: clears dx where there are none, and the rows of dw after them. */
 mx_status mx_xent_clear(mx_cuda *c, const mx_tensor *dx, const mx_tensor *dw,
                         int64_t vocab) MX_MUST_USE;
 

@@ -1,6 +1,7 @@
-/* gemm_turn.h - transposes of 16 x 16 words and stores of bf16, for packing and register tiles. */
-#ifndef MX_OPS_CPU_GEMM_TURN_H
-#define MX_OPS_CPU_GEMM_TURN_H
+/* gemm_transpose.h - transposes of 16 x 16 words and stores of bf16, for packing and for register
+ * tiles. */
+#ifndef MX_OPS_CPU_GEMM_TRANSPOSE_H
+#define MX_OPS_CPU_GEMM_TRANSPOSE_H
 
 #include "base/simd.h"
 
@@ -21,7 +22,7 @@ typedef uint32_t v16u_any __attribute__((vector_size(64), aligned(2), may_alias)
 #define HI(l, D) HI1(l, D), HI1(l + 1, D), HI1(l + 2, D), HI1(l + 3, D)
 
 /* dst[k][j] = r[j][k] for 16 x 16 words; ld in words. */
-MX_INLINE MX_TARGET_V4 void turn16(void *dst, int64_t ld, v16u *r)
+MX_INLINE MX_TARGET_V4 void store_transposed16(void *dst, int64_t ld, v16u *r)
 {
     EXCHANGE(r, 8)
     EXCHANGE(r, 4)
@@ -39,7 +40,7 @@ MX_INLINE MX_TARGET_V4 bool transpose16(void *dst, int64_t ld_dst, const char *s
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++)
         r[i] = *(const v16u_any *)(src + i * ld_src);
-    turn16(dst, ld_dst, r);
+    store_transposed16(dst, ld_dst, r);
     return true;
 }
 
