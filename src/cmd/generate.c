@@ -260,6 +260,28 @@ static int64_t room_for_answers(const state *s, const mx_config *c, int64_t tota
     return positions - longest;
 }
 
+/* What the keys say of `total` answers; texts and lists are borrowed from s and c. */
+static mx_generate_options options_of(const state *s, const mx_config *c, int64_t total)
+{
+    mx_generate_options o = {.sampling = mx_sampling_of(c),
+                             .max_new_tokens = room_for_answers(s, c, total),
+                             .batch = mx_config_int(c, "batch"), .stop_ids = s->m.stop_ids,
+                             .n_stop_ids = mx_config_bool(c, "ignore_eos") ? 0 : s->m.n_stop_ids,
+                             .compute = s->m.compute,
+                             .step_tokens = mx_config_int(c, "prefill_chunk_size"),
+                             .draft_tokens = mx_config_int(c, "speculative_tokens"),
+                             .mtp = mx_drafts_by_mtp(c),
+                             .no_prefix_cache = !mx_config_bool(c, "enable_prefix_caching"),
+                             .pixels = s->pictures.pixels,
+                             .n_images = s->pictures.n_images,
+                             .device = mx_config_text(c, "device"),
+                             .n_threads = (int)mx_config_int(c, "num_threads"),
+                             .adapters = s->adapters, .n_adapters = s->n_adapters,
+                             .adapter_of = s->adapter_of};
+    o.n_stop = mx_config_list(c, "stop", &o.stop);
+    return o;
+}
+
 static mx_status run(mx_invocation *inv)
 {
     const mx_config *c = inv->config;
@@ -280,23 +302,7 @@ static mx_status run(mx_invocation *inv)
         s.adapter_of[i] = s.questions[i / copies].adapter;
         MX_TRY_OUT(st, mx_prompt_encode(s.questions[i / copies].prompt, &way, &s.ids[i]));
     }
-    const char *const *stop;
-    mx_generate_options o = {.sampling = mx_sampling_of(c),
-                             .max_new_tokens = room_for_answers(&s, c, total),
-                             .batch = mx_config_int(c, "batch"), .stop_ids = s.m.stop_ids,
-                             .n_stop_ids = mx_config_bool(c, "ignore_eos") ? 0 : s.m.n_stop_ids,
-                             .compute = s.m.compute,
-                             .step_tokens = mx_config_int(c, "prefill_chunk_size"),
-                             .draft_tokens = mx_config_int(c, "speculative_tokens"),
-                             .mtp = mx_drafts_by_mtp(c),
-                             .no_prefix_cache = !mx_config_bool(c, "enable_prefix_caching"),
-                             .pixels = s.pictures.pixels,
-                             .n_images = s.pictures.n_images, .device = mx_config_text(c, "device"),
-                             .n_threads = (int)mx_config_int(c, "num_threads"),
-                             .adapters = s.adapters, .n_adapters = s.n_adapters,
-                             .adapter_of = s.adapter_of};
-    o.n_stop = mx_config_list(c, "stop", &stop);
-    o.stop = stop;
+    mx_generate_options o = options_of(&s, c, total);
     MX_TRY_OUT(st, mx_weight_quant_configure(&o.quant, c, s.m.ref.dir.config));
     bool json = strcmp(mx_config_text(c, "format"), "json") == 0;
     bool echo = mx_config_bool(c, "echo"), streamed = !json && total == 1;
