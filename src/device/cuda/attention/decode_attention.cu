@@ -214,7 +214,7 @@ __device__ __forceinline__ void merge_in_cluster(const decode_params &p,
         }
         write_result(p, b, h0 + h, c, all);
     }
-    cluster_sync(); /* nobody ends while others read from it */
+    cluster_sync(); /* no block exits while others read from it */
 #endif
 }
 

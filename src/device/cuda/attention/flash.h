@@ -40,7 +40,7 @@ typedef struct {
     int q_offset, q_jump;
 } mx_flash_shape;
 
-/* What segments mean for tiles of 64 queries and 64 keys, for kernels that skip what nobody sees;
+/* What segments mean for tiles of 64 queries and 64 keys, for kernels that skip what no query sees;
  * flash_segments.cu fills it on the device. Ids beyond the end of a sequence repeat its last. */
 typedef struct {
     int32_t *q_ids;   /* (B, q_tiles, MX_FLASH_IDS): 64 ids, the least, the greatest; NULL: none */
@@ -74,7 +74,7 @@ typedef struct {
 /* Scratch for `segments`; 0: a sequence too long for them. */
 size_t mx_flash_segments_bytes(const mx_flash_shape *s);
 /* Fills a->segments, in `scratch`. With block_tiles, the causal mask and the window are looked at
- * too, for blocks of so many tiles of keys: `items` and `order`. */
+ * too, for blocks of that many tiles of keys: `items` and `order`. */
 cudaError_t mx_flash_segments_find(const mx_flash_shape *s, mx_flash_args *a, int block_tiles,
                                    void *scratch, cudaStream_t stream);
 /* Lists of n keys (B, Sq, n), -1 where unused, as bits: `listed` above (flash_list.cu). */

@@ -18,7 +18,7 @@ extern "C" {
 /* The current device, the shape and where the tensors lie allow it. */
 bool mx_flash_hopper_backward_can(const mx_flash_shape *s, const mx_flash_args *a);
 size_t mx_flash_hopper_backward_bytes(const mx_flash_shape *s);
-/* `scratch`: so many bytes, at a multiple of 256. Of the arguments it takes q, k, v, o, stats,
+/* `scratch`: that many bytes, at a multiple of 256. Of the arguments it takes q, k, v, o, stats,
  * dout, q_seg, k_seg and dq, dk, dv. */
 cudaError_t mx_flash_hopper_backward(const mx_flash_shape *s, const mx_flash_args *a, void *scratch,
                                      cudaStream_t stream);

@@ -18,12 +18,12 @@
  *   a fetcher    the sums for the next tile that this item is the last of, a step ahead
  *
  * The order follows items taken earlier, by blocks that run, and adders depend on no other thread
- * of theirs than group 1 for the part: nobody waits for ever.
+ * of their block than group 1, for the part: so there is no deadlock.
  *
  * A copy that has ended is visible to the thread that issued it (PTX: its end is a fence between
  * the async proxy and the generic one); a fence of the GPU's scope and the count tell the others.
  * Who reads the count fences the other way, and for the async proxy. When the sum is in registers
- * its lines in L2 are dropped: nobody wants them in memory.
+ * its lines in L2 are dropped: they are not needed in memory.
  *
  * A tile lies in the order in which the lanes of a warpgroup hold such sums (wgmma.cuh): warp w has
  * 4 KB, of them 512 bytes for each 8 columns j, of them lane l 16 bytes: d[4 j] .. d[4 j + 3].

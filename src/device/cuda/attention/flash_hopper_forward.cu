@@ -5,9 +5,9 @@
  * A block has NW groups of four warps, which multiply, and one warp, which loads. A group owns 64
  * queries. Tiles of 128 keys and values come through a ring; for each the loader leaves a word that
  * says which tile it is and what each group has to do with it: skip it, mask it, take it whole. So
- * the loader alone knows how rows of tiles begin and end, and leaves out what nobody sees. The grid
- * is as large as the chip; a block goes from one row of tiles to the next, and the loader is ahead
- * of it by the length of the ring.
+ * the loader alone knows how rows of tiles begin and end, and leaves out what no query sees. The
+ * grid is as large as the chip; a block goes from one row of tiles to the next, and the loader is
+ * ahead of it by the length of the ring.
  *
  * Of a tile a group does
  *     S = Q K^T    O += P V (the tile before)    P = exp2(c S - m), m the running maximum

@@ -1,6 +1,6 @@
-/* flash_hopper_grad.cu - the gradient of attention on Hopper from outside: what it can take, its
- * scratch memory and tensor maps, the order of its items, and its passes. Head size 64 has all of
- * dQ in its one kernel; head size 128 rounds it afterwards.
+/* flash_hopper_grad.cu - the host side of the gradient of attention on Hopper: which shapes it
+ * takes, scratch memory, tensor maps, the order of its work items, launches. Head size 64 finishes
+ * dQ in its one kernel; head size 128 rounds it in a pass afterwards.
  */
 #include "device/cuda/attention/flash_hopper_backward.h"
 #include "device/cuda/attention/flash_hopper_grad.cuh"

@@ -22,12 +22,12 @@ struct grad_args {
     const float *lse, *dlse;
     float *stats;   /* (B, Hq, tiles, 2, 64): lse log2 e; dO . O. Beyond the end inf and 0 */
     float *dq_sums; /* (B, Hq, tiles, D / 64) of GRAD_TILE numbers */
-    int *added;     /* (B, Hq, tiles, D / 64): so many items have added */
+    int *added;     /* (B, Hq, tiles, D / 64): how many items have added */
     int *taken;     /* items of work */
     int tiles, blocks, heads, items; /* of queries; of keys; pairs of batch and key head */
     float scale2;                    /* scale log2 e */
     uint32_t reach; /* the window, or more than any distance */
-    int band, last; /* heads whose items are taken together; so many at the end */
+    int band, last; /* heads whose items are taken together; the number at the end */
 };
 
 struct grad_maps {

@@ -1,5 +1,5 @@
-/* flash_hopper_passes.cu - what the gradient of attention on Hopper needs done before it, D = dO .
- * O, and at head size 128, where no block has a sum of dQ in registers, after it: rounding.
+/* flash_hopper_passes.cu - the passes around the gradient of attention on Hopper: D = rowsum(dO O)
+ * before it and, at head size 128, where no block has a sum of dQ in registers, rounding after it.
  *
  * Both walk the tiles of queries, 64 of one head a block, and are bound by memory: O and dO are
  * read; the float32 dQ is read and rounded.

@@ -342,7 +342,7 @@ __device__ __forceinline__ void wide_group<SEGS>::do_tile(int q, int k0, bool ma
         leave_dq();
     held = true;
 }
-/* Nobody here sees a query of this tile. */
+/* No key of this group is seen by a query of this tile. */
 template <bool SEGS>
 __device__ __forceinline__ void wide_group<SEGS>::skip_tile(bool makes)
 {
@@ -465,7 +465,7 @@ __global__ __launch_bounds__(THREADS, 1) void flash_wide_kernel(
         asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
         make_grads<SEGS>(p, r, role - 1);
     }
-    cluster_sync(); /* nobody leaves while the other writes to its memory */
+    cluster_sync(); /* no block exits while the other writes to its memory */
 #endif
 }
 

@@ -62,7 +62,7 @@ static mx_flash_stride flash_stride(const mx_tensor *t)
     return (mx_flash_stride){t->type.dim[1] * row_of(t), row_of(t), t->type.dim[3]};
 }
 
-/* dq, dk and dv; forward, q, k and v again, which nobody looks at. */
+/* dq, dk and dv; forward, q, k and v again, which are not read. */
 static const mx_tensor *gradients(const mx_exec_step *s, bool backward)
 {
     return backward ? s->call.out : s->call.in;

@@ -1,4 +1,4 @@
-/* paged_mma.cu - paged attention on the tensor cores, from outside (see paged_mma.cuh). */
+/* paged_mma.cu - the host side of paged attention on the tensor cores (see paged_mma.cuh). */
 #include "device/cuda/attention/paged_mma.cuh"
 #include "ops/gpu_work.h"
 #include "ops/paged_split.h"

@@ -2,8 +2,8 @@
  *
  * A warp computes 16 rows: the query heads that share a key head, of one token or of several. Keys
  * come 16 at a time, in leaves of p.leaf positions, counted from position 0; the softmax of a leaf
- * (maximum m, sum l, values o) starts anew, and leaves are merged in order. So there are two ways
- * through the same arithmetic:
+ * (maximum m, sum l, values o) starts from scratch, and leaves are merged in order. So there are
+ * two ways through the same arithmetic:
  *   - a token that stands alone, as in decoding: a warp for each leaf and key head, whose results
  *     are merged after it (paged_single.cu);
  *   - tokens of a prompt: a block for a tile of them and a key head, which takes all leaves

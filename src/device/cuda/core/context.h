@@ -26,7 +26,7 @@ struct mx_cuda {
     mx_cuda_group *groups; /* that collectives of its programs have used */
     mx_cuda_alone *alone; /* NULL: kernels are not timed alone */
     mx_cuda_comm *comm;    /* NULL: no collective so far */
-    void *mark;          /* a word that nobody reads (op_offload.c) */
+    void *mark;          /* a word that is never read (op_offload.c) */
     void *gemm_work;     /* MX_GPU_GEMM_WORK bytes */
     size_t work_bytes;   /* of the program that is being prepared: what any launch of it gets */
     char *stage;         /* pinned: inputs on their way to the GPU; NULL: none could be had */

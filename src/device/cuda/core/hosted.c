@@ -77,7 +77,7 @@ mx_status mx_cuda_hosted_alloc(mx_cuda *c, void **out, size_t bytes, const char 
     while (k < MX_CUDA_HOSTED && c->hosted[k].at)
         k++;
     MX_ASSERT(k < MX_CUDA_HOSTED, "%d programs with state on the host", k);
-    /* Asked first: the system would give the pages out and then kill somebody for them. */
+    /* Asked first: the system would give the pages out and then kill a process for them. */
     mx_machine_read(&m);
     int64_t most = m.limit_bytes && m.limit_bytes < m.free_bytes ? m.limit_bytes : m.free_bytes;
     if (most && (double)rounded > (double)most)

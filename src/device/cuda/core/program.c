@@ -19,7 +19,7 @@
 typedef struct {
     const mx_cuda_op *op; /* NULL: the CPU kernel on copies */
     void *state;
-    int together; /* this step and so many neighbours are launched at once; 0 or 1: alone */
+    int together; /* steps from this one on that are launched at once; 0 or 1: alone */
     const mx_cuda_chain *chain; /* that launches them; NULL: the op itself */
 } bound;
 

@@ -117,7 +117,7 @@ __device__ __forceinline__ void bar_ready()
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
-/* Arrives, and so many bytes are to come before the phase is over. */
+/* Arrives, and expects `bytes` to come before the phase is over. */
 __device__ __forceinline__ void bar_expect(uint32_t bar, int bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)

@@ -72,8 +72,8 @@ __device__ __forceinline__ uint64_t describe_slab(uint32_t at, uint32_t slab_byt
     return (uint64_t)(at >> 4 & 0x3fff) | (uint64_t)(slab_bytes >> 4) << 16 |
            (uint64_t)(1024 >> 4) << 32 | 1ull << 62;
 }
-/* The descriptor so many bytes on. The address is a field of 14 bits in the lower word, which this
- * never fills: one instruction, where a new descriptor is four in the way of each wgmma. */
+/* The descriptor `bytes` further on. The address is a field of 14 bits in the lower word, which
+ * this never fills: one instruction, where a new descriptor is four in the way of each wgmma. */
 __device__ __forceinline__ uint64_t slab_on(uint64_t slab, uint32_t bytes)
 {
     return (slab & 0xffffffff00000000ull) | (uint32_t)((uint32_t)slab + (bytes >> 4));

@@ -27,7 +27,7 @@ static const char fast[] =
 static const char exact[] =
     "#define MX_T_EXP(x) expf(x)\n#define MX_T_SIGMOID(x) (1 / (1 + expf(-(x))))\n";
 /* As in pdl.cuh: the next kernel may come, and this one waits for those before it. Inputs are not
- * declared __restrict__: loads of what nobody can write would be moved ahead of the wait. */
+ * declared __restrict__: loads of what nothing can write would be moved ahead of the wait. */
 static const char early[] =
     "#if __CUDA_ARCH__ >= 900\n"
     "  asm volatile(\"griddepcontrol.launch_dependents;\");\n"
@@ -452,7 +452,7 @@ static void write_header(writer *k, mx_fused_launch *l)
     if (maps)
         mx_str_addf(o, "  __shared__ float stage[ROWS][PLACE(%lld)];\n"
                        "#define x(k) stage[slot][PLACE(k)]\n", (long long)k->cols);
-    /* Two places, alternating: nobody writes to one before all have read it, with one barrier. */
+    /* Two places, alternating: no warp writes to one before all have read it, with one barrier. */
     if (reduces && k->lanes > 32)
         mx_str_add(o, "  __shared__ float part[64]; int turn = 0;\n");
     for (int i = 0; i < l->n_sums; i++)

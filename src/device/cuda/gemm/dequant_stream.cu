@@ -4,14 +4,14 @@
  * A tile is 16 rows of one weight. Blocks take tiles in turn, the warps of a block pieces of k in
  * turn: 128 bytes of each row, which are two steps. A warp has a ring of pieces in shared memory of
  * its own. Copies to it (cp.async) run ahead over the ends of tiles, so that the memory has work
- * while sums are added up, and go out before x is there (pdl.h): nobody writes weights in a step of
- * decoding. Since a sum may run over k in any order, 16 bytes of two rows in a lane are fragments
- * of mma with no shuffling.
+ * while sums are added up, and go out before x is there (pdl.h): no kernel of a decoding step
+ * writes weights. Since a sum may run over k in any order, 16 bytes of two rows in a lane are
+ * fragments of mma with no shuffling.
  *
- * Codes become bf16, which holds them exactly. Those of 4 bits are not even moved: u in the lowest
- * bits of a bf16 is u 2^-133, and u in the four bits above them 16 u 2^-133, also where that is no
- * longer a subnormal number. So x is made larger by 2^60 and 2^56 beforehand, and the sum by 2^73
- * in the end; sums of a step begin with that of -8 x, for u is a number of -8 to 7 and 8.
+ * Codes become bf16, which holds them exactly. Those of 4 bits are not even shifted: u in the
+ * lowest bits of a bf16 is u 2^-133, and u in the four bits above them 16 u 2^-133, even where that
+ * is no longer a subnormal number. So x is multiplied by 2^60 and 2^56 beforehand, and the sum by
+ * 2^73 at the end. A step's sums start from that of -8 x, since u is a value of -8 to 7 plus 8.
  *
  * One vector is put into shared memory, by each warp the pieces that it multiplies with, in the
  * order in which the fragments take it. More vectors are read through L1. The bits of a row of y

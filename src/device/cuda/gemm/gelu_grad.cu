@@ -1,5 +1,5 @@
 /* gelu_grad.cu - a GEMM's result times the derivative of GELU, in place, with sums over rows: where
- * it cannot be the GEMM's epilogue. A thread has four columns of so many rows. */
+ * it cannot be the GEMM's epilogue. A thread has four columns of some rows. */
 #include "device/cuda/gemm/gemm_gelu_grad.h"
 #include "device/cuda/core/vec.cuh"
 #include "ops/gpu_work.h"

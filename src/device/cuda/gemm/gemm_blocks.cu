@@ -6,9 +6,9 @@
  * the step's scales beside them; two groups of four warps multiply 128 x 128 each, 64 rows at a
  * time.
  *
- * The sums of a step are complete before its scales are applied, so a group's tensor cores stand
- * still while it adds them up: that time is the other group's. More registers than 64 for a step's
- * sums and 128 for the tile's there are not.
+ * The sums of a step are complete before its scales are applied, so a group's tensor cores are idle
+ * while it adds them up, and the other group uses them. Registers suffice for no more than 64 of a
+ * step's sums and 128 of the tile's.
  */
 #include "device/cuda/gemm/gemm_blocks.h"
 #include "device/cuda/gemm/hopper_gemm.cuh"
@@ -219,7 +219,7 @@ __global__ __launch_bounds__(GEMM_THREADS, 1) void blocks_kernel(
         for (int t = r.first; t < r.mt * r.nt; t += r.clusters)
             m.tile(t);
     }
-    cluster_sync(); /* nobody leaves while others write to its memory */
+    cluster_sync(); /* no block exits while others write to its memory */
 #endif
 }
 

@@ -22,7 +22,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ALIGNED = 256 }; /* an address that nobody reads, aligned as real ones are */
+enum { ALIGNED = 256 }; /* an address that is never read, aligned as real ones are */
 enum { SEARCH_CHOICES = 32, LONG_CHOICES = 6, TURNS = 3, WARM_US = 40000, TIMED_US = 40000 };
 
 struct mx_gemm_lt {

@@ -2,9 +2,9 @@
  *
  * gemm_search=true times cuBLASLt's suggestions for every shape that it has not met on this machine
  * and keeps the choices in a file. The operands are random numbers in memory of their own: at its
- * power limit the chip is as fast as its operands let it be, and zeros would flatter everybody.
- * Choices that were kept are used only where the search is asked for, so that without it equal runs
- * give equal bits whatever ran before on the machine.
+ * power limit the chip is as fast as its operands let it be, and zeros would flatter every
+ * algorithm. Choices that were kept are used only where the search is asked for, so that without it
+ * equal runs give equal bits whatever ran before on the machine.
  */
 #include "device/cuda/core/context.h"
 #include "device/cuda/core/kernels.h"

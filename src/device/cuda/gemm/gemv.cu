@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(32 * SLICES * ROWS)
     const int64_t row = (int64_t)(blockIdx.x - t.first[i]) * ROWS + mine.row;
     /* a row past the end is read again, not written */
     const uint16_t *w = o.w + (row < o.n ? row : o.n - 1) * k;
-    /* Nobody writes weights in a step of decoding: their first loads go out before x is there. */
+    /* No kernel of a decoding step writes weights: their first loads go out before x is there. */
     vec8 ahead[AHEAD];
 #pragma unroll
     for (int u = 0; u < AHEAD; u++)

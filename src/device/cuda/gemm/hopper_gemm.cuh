@@ -358,7 +358,7 @@ __global__ __launch_bounds__(GEMM_THREADS, 1) void gemm_kernel(
             Epilogue::start(s, p, r);
         m.run();
     }
-    cluster_sync(); /* nobody leaves while others write to its memory */
+    cluster_sync(); /* no block exits while others write to its memory */
 #endif
 }
 

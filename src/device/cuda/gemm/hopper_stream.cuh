@@ -4,8 +4,8 @@
  * Each group of warps has a ring of places, each of a box of 64 rows x 32 columns for each of its
  * STREAMS. The group reads boxes where they lie, in the layout that its sums have (ldmatrix), and
  * writes over them. A helper warp for each group loads and stores them by TMA, and may read what
- * lies in a place before it is stored. So the group, whose time counts, has
- * to do with neither addresses nor edges. Loads by the group's own lanes are
+ * lies in a place before it is stored. So the group, whose time is critical, deals with neither
+ * addresses nor edges. Loads by the group's own lanes are
  * slower (docs/log/gpu-kernels.md).
  *
  * Eighth C of any tile is in place C % PLACES, and the ring goes round an even number of times for

@@ -123,7 +123,7 @@ static mx_gemm_type type_of(mx_dtype d)
     return d == MX_F8_E4M3 ? MX_GEMM_E4M3 : d == MX_F8_E5M2 ? MX_GEMM_E5M2 : MX_GEMM_I8;
 }
 
-/* What the scales of an operand of so many rows belong to; none: to blocks. */
+/* What the scales of an operand with `rows` rows belong to; none: to blocks. */
 static mx_gemm_scale scale_of(const mx_type *scale, int64_t rows)
 {
     if (scale->dim[1] != 1)

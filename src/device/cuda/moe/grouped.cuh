@@ -1,8 +1,8 @@
 /* grouped.cuh - where a block of a grouped GEMM works.
  *
  * The rows fall into groups: those before the first expert, the experts', those after the last;
- * the first and the last group belong to nobody and give zeros. Sizes are known on the device only,
- * so more blocks are launched than there can be tiles: every block looks for its tile in the
+ * the first and the last group belong to no expert and give zeros. Sizes are known on the device
+ * only, so more blocks are launched than there can be tiles: every block looks for its tile in the
  * starts, one warp 32 groups at a time, and leaves if there is none.
  */
 #ifndef MX_DEVICE_CUDA_GROUPED_CUH
@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 struct grouped_tile {
-    int expert; /* -1: nobody's rows */
+    int expert; /* -1: rows of no expert */
     int from, to; /* the group's rows */
     int m0, n0; /* of the tile; m0 counts from the group's first row, or in y_e */
 };

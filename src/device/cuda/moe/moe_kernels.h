@@ -24,7 +24,7 @@ enum { MX_TOP_K_MOST = 4096 };
 /* x (rows, d) -> the k largest of each row, largest first, lower index first, NaN above all. */
 cudaError_t mx_cuda_top_k(void *values, int32_t *index, const void *x, mx_moe_type type,
                           int64_t rows, int64_t d, int64_t k, cudaStream_t stream);
-/* expert (m) -> order (m), start (E + 1), place (m): a stable sort. scratch: so many bytes. */
+/* expert (m) -> order (m), start (E + 1), place (m): a stable sort. scratch: of that many bytes. */
 enum { MX_EXPERTS_MOST = 8192 };
 size_t mx_cuda_sort_experts_bytes(int64_t m, int64_t experts);
 cudaError_t mx_cuda_sort_experts(int32_t *order, int32_t *start, int32_t *place,

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum { FIRST = 64, MOST = 1 << 14 }; /* calls that are remembered until somebody asks for times */
+enum { FIRST = 64, MOST = 1 << 14 }; /* calls that are remembered until their times are read */
 
 /* Events of one call. `from` and `to` are on the compute stream, around the wait for it. */
 typedef struct {

@@ -10,9 +10,9 @@
  * (deterministic=false), float32 and float64 are left to NCCL, which can use what the network adds
  * up by itself.
  *
- * A rank that is gone leaves the others' kernels waiting for it. So whoever waits for the stream
- * looks at NCCL's own errors and at what the coordinator says (poll), and aborts: the kernels end,
- * and so does every later call.
+ * A rank that is gone leaves the others' kernels waiting for it. So a thread that waits for the
+ * stream polls NCCL's own errors and the coordinator's verdict, and aborts: the kernels end, and so
+ * does every later call.
  */
 #include "device/cuda/ranks/nccl.h"
 
@@ -45,7 +45,7 @@ static mx_status gone(const group *g)
                    : mx_fail(MX_DEVICE, "the ranks' connection was given up after an error");
 }
 
-/* --- pieces to everybody --- */
+/* --- pieces to all ranks --- */
 
 /* What goes to rank k and what comes from it, in bytes. */
 typedef struct {
@@ -73,7 +73,7 @@ static mx_status move_all(group *g, move (*of)(const void *ctx, int k), const vo
     return st ? st : mx_nccl_check(n, r, g->comm, "an exchange");
 }
 
-/* Rows [from, from + rows) of everybody's pieces come here, one rank after the other. */
+/* Rows [from, from + rows) of all ranks' pieces come here, one rank after the other. */
 static mx_status unpack(group *g, const mx_cuda_pieces *a, int64_t from, int64_t rows)
 {
     int n = g->base.of->size;
@@ -213,7 +213,7 @@ static mx_status sum_slices(group *g, const slices *s, const mx_cuda_reduce *a, 
     return mx_cuda_group_sum(g->base.cuda, &one, &from, g->base.of->size, one.run);
 }
 
-/* Rows [at, at + rows) of everybody's piece, one rank after the other. */
+/* Rows [at, at + rows) of all ranks' pieces, one rank after the other. */
 static mx_status pack(group *g, const mx_cuda_reduce *a, int64_t at, int64_t rows, int64_t item)
 {
     int n = g->base.of->size;
@@ -276,7 +276,7 @@ static mx_status reduce_scatter(mx_cuda_group *of, const mx_cuda_reduce *a)
     return MX_OK;
 }
 
-/* A slice's sum on each rank, then everybody's slices. */
+/* A slice's sum on each rank, then all ranks' slices. */
 static mx_status all_reduce(mx_cuda_group *of, const mx_cuda_reduce *a)
 {
     group *g = (group *)of;

@@ -46,7 +46,7 @@ static mx_status meet(peers *p, const void *mine)
     return mx_cuda_kernel_time_begin(p->base.cuda);
 }
 
-/* All copies and sums are issued: nobody goes on before they are made. */
+/* All copies and sums are issued: no rank goes on before they are made. */
 static mx_status part(peers *p)
 {
     return meet(p, NULL);
@@ -58,7 +58,7 @@ static void move_on(mx_cuda_buffers *b, int n, int64_t bytes)
         b->at[k] = (char *)b->at[k] + bytes;
 }
 
-/* The pieces that begin at `from` in everybody's buffer. */
+/* The pieces that begin at `from` in each rank's buffer. */
 static mx_status put_all(peers *p, const mx_cuda_pieces *a, int64_t from)
 {
     mx_cuda_join s = {.n = p->base.of->size, .outer = a->outer, .run = a->run};

@@ -3,9 +3,9 @@
  *
  * Every function enqueues on `stream`, allocates nothing, and gives the same bits every time.
  * Tensors are float32, or bf16 where the `f32` of their group is false. Decoding gives a state and
- * positions (B, S): a row's tokens end at the first position below 0, position 0 begins a sequence
- * anew, and a row without tokens keeps its state. With rows (B), S is 1 and token b goes on from
- * state rows[b] of `states`. Scratch sizes follow from the shape alone.
+ * positions (B, S): a row's tokens end at the first position below 0, position 0 begins a new
+ * sequence, and a row without tokens keeps its state. With rows (B), S is 1 and token b goes on
+ * from state rows[b] of `states`. Scratch sizes follow from the shape alone.
  */
 #ifndef MX_DEVICE_CUDA_RECURRENT_H
 #define MX_DEVICE_CUDA_RECURRENT_H

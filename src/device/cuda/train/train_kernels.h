@@ -56,7 +56,7 @@ size_t mx_cuda_squares_bytes(int64_t n); /* scratch, for one of n elements */
 cudaError_t mx_cuda_sum_squares(const mx_squares_one *a, int n, double *partial,
                                 cudaStream_t stream);
 
-/* So many blocks of a kernel run at once on this device. */
+/* How many blocks of a kernel run at once on this device. */
 cudaError_t mx_cuda_blocks_at_once(int64_t *n, const void *kernel, int threads);
 
 /* x (rows, d) -> out (d) float; partial: mx_gpu_sum_rows_bytes. d = 1 sums everything. */
