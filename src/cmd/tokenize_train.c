@@ -46,6 +46,10 @@ static mx_status feed_lines(mx_bpe_trainer *t, const char *path, int64_t limit)
         st = mx_status_wrap(mx_file_line(f, !json, &line), "%s:%lld", path, (long long)number);
         if (st || !line.len)
             break;
+        if (number == 1 && mx_starts_with(line.text, "\xef\xbb\xbf")) { /* a byte order mark */
+            memmove(line.text, line.text + 3, line.len - 2);
+            line.len -= 3;
+        }
         if (!json && memchr(line.text, 0, line.len))
             st = mx_fail(MX_INPUT, "%s:%lld: expected text and found a NUL byte", path,
                          (long long)number);
@@ -82,10 +86,11 @@ static mx_status feed_records(mx_bpe_trainer *t, const char *path, const mx_sour
                               int64_t limit)
 {
     static const char *const columns[] = {"text"};
+    mx_source_options o = {.columns = columns, .n_columns = 1};
     mx_source s;
     mx_record r = {0};
     bool end = false;
-    MX_TRY(mx_source_open(&s, path, kind, &(mx_source_options){.columns = columns, .n_columns = 1}));
+    MX_TRY(mx_source_open(&s, path, kind, &o));
     mx_status st = MX_OK;
     for (int64_t i = 0; !st && (s.n_records < 0 || i < s.n_records); i++) {
         st = s.n_records < 0 ? mx_source_next(&s, &r, &end) : mx_source_read(&s, i, &r);
@@ -145,6 +150,10 @@ mx_status mx_tokenize_train(mx_invocation *inv)
         MX_TRY_OUT(st, feed_file(t, inv->args[i], mx_config_int(c, "max_corpus_chars")));
     if (!mx_bpe_trainer_bytes(t))
         MX_TRY_OUT(st, mx_fail(MX_INPUT, "%s: no text to train on", inv->args[1]));
+    if (mx_bpe_trainer_bad_bytes(t) > mx_bpe_trainer_bytes(t) / 10)
+        MX_TRY_OUT(st, mx_fail(MX_INPUT, "%s: %lld of %lld bytes are not UTF-8: this is no text",
+                               inv->args[1], (long long)mx_bpe_trainer_bad_bytes(t),
+                               (long long)mx_bpe_trainer_bytes(t)));
     mx_bpe_trainer_finish(t, &json, &n_tokens);
     MX_TRY_OUT(st, write_files(dir, &json));
     printf("%s/tokenizer.json: %d tokens from %lld bytes", dir, n_tokens,
