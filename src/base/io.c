@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -222,6 +223,33 @@ out:
     if (!renamed)
         io->unlink(io->ctx, tmp.text);
     mx_str_fini(&tmp);
+    return st;
+}
+
+static mx_status write_into(const char *path, const void *data, size_t n)
+{
+    int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
+    if (fd < 0)
+        return mx_fail_errno(MX_DEVICE, "%s: cannot open for writing", path);
+    mx_status st = mx_io_write_all(NULL, fd, data, n, path);
+    if (close(fd) && !st)
+        st = mx_fail_errno(MX_DEVICE, "%s: close failed, the data must be taken as lost", path);
+    return st;
+}
+
+mx_status mx_io_write_output(const char *path, const void *data, size_t n)
+{
+    struct stat s;
+    if (stat(path, &s))
+        return mx_io_write_file(NULL, path, data, n);
+    if (S_ISDIR(s.st_mode))
+        return mx_fail(MX_DEVICE, "%s: expected the name of a file to write and found a directory",
+                       path);
+    if (!S_ISREG(s.st_mode))
+        return write_into(path, data, n);
+    char *there = realpath(path, NULL);
+    mx_status st = mx_io_write_file(NULL, there ? there : path, data, n);
+    free(there);
     return st;
 }
 

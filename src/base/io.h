@@ -46,6 +46,9 @@ mx_status mx_io_sync_dir(const mx_io *io, const char *dir) MX_MUST_USE;
 /* path.tmp, fsync, rename to path. The caller syncs the directory. Nothing is left on failure. */
 mx_status mx_io_write_file(const mx_io *io, const char *path, const void *data,
                            size_t n) MX_MUST_USE;
+/* The same for a file that the user names: /dev/stdout, a pipe or a terminal is written to, not
+ * replaced, and so is what a link leads to. */
+mx_status mx_io_write_output(const char *path, const void *data, size_t n) MX_MUST_USE;
 /* Like mkdir -p for the last component only; an existing directory is fine. */
 mx_status mx_io_make_dir(const mx_io *io, const char *path) MX_MUST_USE;
 /* Opens a regular file for reading: never blocks on a FIFO or device, refuses directories. */

@@ -131,7 +131,11 @@ static bool in_range(const mx_key *key, double v)
 static bool read_word(mx_arena *a, const mx_key *key, const char *text, mx_value *out)
 {
     char word[MX_ACCEPT_WORD];
-    if (mx_accept_word(key, text, word) == MX_ACCEPT_NO)
+    bool truth;
+    /* `auto|true|false` takes true and false as they are spelled for any other key. */
+    if (mx_accept_word(key, text, word) == MX_ACCEPT_NO &&
+        (!read_bool(text, &truth) ||
+         mx_accept_word(key, truth ? "true" : "false", word) == MX_ACCEPT_NO))
         return false;
     out->text = mx_arena_strdup(a, word);
     return true;

@@ -71,6 +71,8 @@ const char *mx_path_advice(const char *path)
         {"file", "give the path without file://"},
         {"", "download it and give the file's path"},
     };
+    if (mx_starts_with(path, "~/"))
+        return "only a shell knows ~; write the whole path";
     const char *mark = strstr(path, "://"), *from = mark;
     while (from && from > path && strchr("abcdefghijklmnopqrstuvwxyz0123456789+-", from[-1] | 32))
         from--;

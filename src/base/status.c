@@ -18,6 +18,8 @@ static void disarm(char *text)
     for (unsigned char *s = (unsigned char *)text; *s; s++)
         if ((*s < 0x20 && *s != '\n' && *s != '\t') || *s == 0x7f)
             *s = '?';
+        else if (*s == 0xc2 && s[1] >= 0x80 && s[1] <= 0x9f) /* those above 0x7f, in UTF-8 */
+            s[0] = s[1] = '?';
 }
 
 static mx_status make(mx_code code, const char *fmt, va_list ap, const char *suffix)

@@ -71,7 +71,7 @@ static mx_status run(mx_invocation *inv)
     m.accelerator = !mx_session_traits(m.session)->host_memory;
     m.enough = mx_config_float(c, "seconds");
     MX_TRY_OUT(st, write_chip(inv, &m, &out));
-    MX_TRY_OUT(st, mx_io_write_file(NULL, path, out.text, out.len));
+    MX_TRY_OUT(st, mx_io_write_output(path, out.text, out.len));
     printf("%s%s: use it with maxc plan compile_topology=%sx1 chip_file=%s\n", out.text, path,
            mx_config_text(c, "name"), path);
 out:

@@ -1,5 +1,6 @@
 /* chat.c - maxc chat MODEL: a conversation in the terminal. */
 #include "base/file.h"
+#include "base/shown.h"
 #include "base/signals.h"
 #include "cmd/line_edit.h"
 #include "cmd/model_text.h"
@@ -70,7 +71,7 @@ static mx_status follow(talk *t, mx_request *r)
         MX_TRY(mx_engine_step(t->engine));
         while (mx_engine_take(t->engine))
             ;
-        fwrite(mx_str_text(&r->reply.text) + shown, 1, r->reply.settled - shown, stdout);
+        mx_print_shown(mx_str_text(&r->reply.text) + shown, r->reply.settled - shown);
         shown = r->reply.settled;
         fflush(stdout);
     }

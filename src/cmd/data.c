@@ -9,7 +9,7 @@
  *     maxc data sft dataset_path=chat.jsonl loss_on=assistant show=tokens
  */
 #include "base/clock.h"
-#include "base/utf8.h"
+#include "base/shown.h"
 #include "cmd/verb.h"
 #include "exec/model_ref.h"
 #include "train/run/objective.h"
@@ -34,23 +34,6 @@ static bool is_trained(const mx_batch *b, int64_t row, int64_t i)
     return i > 0 && seg[i] == seg[i - 1] && lab[i - 1] != MX_NO_LABEL;
 }
 
-/* Control characters in data, and bytes that are no text, must not reach the terminal. */
-static void add_visible(mx_str *out, const char *p, size_t n)
-{
-    for (size_t i = 0; i < n;) {
-        unsigned char c = (unsigned char)p[i];
-        uint32_t cp;
-        int k = mx_utf8_decode((const uint8_t *)p + i, (const uint8_t *)p + n, &cp);
-        if (k == 0 || (c < ' ' && c != '\n' && c != '\t') || c == 127) {
-            mx_str_addf(out, "\\x%02x", c);
-            k = 1;
-        } else {
-            mx_str_add_n(out, p + i, (size_t)k);
-        }
-        i += (size_t)k;
-    }
-}
-
 static mx_status show_run(view *v, const int32_t *ids, int64_t n, bool trained)
 {
     mx_str text = {0};
@@ -60,11 +43,11 @@ static mx_status show_run(view *v, const int32_t *ids, int64_t n, bool trained)
         size_t len = 0;
         const char *t = mx_tokenizer_token(v->d->tokenizer, ids[i], &len);
         mx_str_addf(&v->text, "%s%d:", i ? " " : "", ids[i]);
-        add_visible(&v->text, t ? t : "?", t ? len : 1);
+        mx_str_add_shown(&v->text, t ? t : "?", t ? len : 1);
     }
     if (!v->tokens)
         st = mx_tokenizer_decode(v->d->tokenizer, ids, n, NULL, &text);
-    add_visible(&v->text, mx_str_text(&text), text.len);
+    mx_str_add_shown(&v->text, mx_str_text(&text), text.len);
     mx_str_add(&v->text, v->colour ? "\x1b[0m" : trained ? "" : "›");
     if (v->tokens)
         mx_str_add(&v->text, " ");

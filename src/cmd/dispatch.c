@@ -399,7 +399,8 @@ int mx_main(int argc, char **argv, char **environment)
     errno = 0;
     bool unwritten = fflush(stdout) != 0 || ferror(stdout);
     if (unwritten && code == 0) {
-        fprintf(stderr, "maxc: standard output could not be written: %s\n", strerror(errno));
+        fprintf(stderr, "maxc: standard output could not be written%s%s\n", errno ? ": " : "",
+                errno ? strerror(errno) : "");
         return MX_DEVICE;
     }
     return code == 0 && argc < 2 ? (int)MX_USAGE : code;

@@ -1,5 +1,6 @@
 /* generate.c - maxc generate MODEL prompt="...": the model writes. */
 #include "base/file.h"
+#include "base/shown.h"
 #include "cmd/model_text.h"
 #include "exec/quant_config.h"
 #include "infer/prompt.h"
@@ -72,7 +73,7 @@ static mx_status read_prompts(state *s)
 static void print_stream(void *ctx, const char *text, size_t n)
 {
     (void)ctx;
-    fwrite(text, 1, n, stdout);
+    mx_print_shown(text, n);
     fflush(stdout);
 }
 
@@ -101,7 +102,9 @@ static void print_answers(const state *s, const mx_answer *a, int64_t copies, bo
         } else {
             if (s->n_questions * copies > 1)
                 printf("--- %lld%s%s\n", (long long)(i + 1), *name ? " " : "", name);
-            printf("%s%s\n", echo ? prompt : "", mx_str_text(&a[i].text));
+            fputs(echo ? prompt : "", stdout);
+            mx_print_shown(mx_str_text(&a[i].text), a[i].text.len);
+            puts("");
         }
     }
 }

@@ -12,6 +12,7 @@
  * A folder may be a model's: then its tensors and its tokenizer are both shown. Folders in a folder
  * are listed by name.
  */
+#include "base/shown.h"
 #include "cmd/inspect_data.h"
 #include "cmd/inspect_run.h"
 #include "cmd/run_summary.h"
@@ -126,6 +127,15 @@ static mx_status show_folder(report *r)
     if (!st && mx_tokenizer_is_in(r->path))
         st = show_tokenizer(r, r->path);
     return st;
+}
+
+/* Names of fields, tensors and tokens are whatever a file says. */
+static void print_text(const mx_str *text)
+{
+    mx_str shown = {0};
+    mx_str_add_shown(&shown, mx_str_text(text), text->len);
+    fputs(mx_str_text(&shown), stdout);
+    mx_str_fini(&shown);
 }
 
 static void print_json(const mx_str *text)
@@ -274,7 +284,7 @@ static mx_status run(mx_invocation *inv)
     if (!st && json)
         print_json(&r.out);
     else if (!st)
-        printf("%s", mx_str_text(&r.out));
+        print_text(&r.out);
     mx_str_fini(&r.out);
     mx_arena_fini(&arena);
     return st;

@@ -92,7 +92,7 @@ static mx_status write_picture(const mx_curve *c, const char *file, bool png)
         mx_curve_png(c, png_size.w, png_size.h, &picture);
     else
         mx_curve_svg(c, svg_size.w, svg_size.h, &picture);
-    mx_status st = mx_io_write_file(NULL, file, picture.text, picture.len);
+    mx_status st = mx_io_write_output(file, picture.text, picture.len);
     mx_str_fini(&picture);
     return st;
 }

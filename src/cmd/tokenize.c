@@ -138,7 +138,7 @@ const mx_verb mx_verb_tokenize = {
             "input is one text.\n\n"
             "maxc tokenize train FILE ... output=DIRECTORY vocab_size=N learns a byte-level BPE "
             "tokenizer\n"
-            "from plain text or .jsonl files (tokenizer_pattern=, max_corpus_chars=).",
+            "from plain text, .jsonl and any other kind of data file (its column `text`).",
     .keys = keys,
     .run = run,
 };

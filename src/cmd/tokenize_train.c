@@ -1,14 +1,15 @@
 /* tokenize_train.c - maxc tokenize train FILE ... vocab_size=N output=DIRECTORY
  *
- * Reads plain text line by line, and .jsonl files as one string, or one object with a "text"
- * member, per line, until max_corpus_chars bytes have been read. Writes DIRECTORY/tokenizer.json
- * and tokenizer_config.json.
+ * Reads plain text line by line, .jsonl files as one string, or one object with a "text" member,
+ * per line, and every other kind of data file (data/formats) by its column `text`, until
+ * max_corpus_chars bytes have been read. Writes DIRECTORY/tokenizer.json and tokenizer_config.json.
  */
 #include "cmd/tokenize_train.h"
 
 #include "base/file.h"
 #include "base/io.h"
 #include "base/json_tree.h"
+#include "data/formats/source.h"
 #include "text/tokenizer/bpe_train.h"
 
 #include <stdio.h>
@@ -32,7 +33,8 @@ static mx_status feed_json(mx_bpe_trainer *t, const char *line, size_t n, const 
     return mx_status_wrap(st, "%s:%lld", path, (long long)number);
 }
 
-static mx_status feed_file(mx_bpe_trainer *t, const char *path, int64_t limit)
+/* Text, a line after the other. */
+static mx_status feed_lines(mx_bpe_trainer *t, const char *path, int64_t limit)
 {
     bool json = mx_ends_with(path, ".jsonl");
     FILE *f = fopen(path, "re");
@@ -44,7 +46,14 @@ static mx_status feed_file(mx_bpe_trainer *t, const char *path, int64_t limit)
         st = mx_status_wrap(mx_file_line(f, !json, &line), "%s:%lld", path, (long long)number);
         if (st || !line.len)
             break;
-        if (!json)
+        if (number == 1 && mx_starts_with(line.text, "\xef\xbb\xbf")) { /* a byte order mark */
+            memmove(line.text, line.text + 3, line.len - 2);
+            line.len -= 3;
+        }
+        if (!json && memchr(line.text, 0, line.len))
+            st = mx_fail(MX_INPUT, "%s:%lld: expected text and found a NUL byte", path,
+                         (long long)number);
+        else if (!json)
             mx_bpe_trainer_feed(t, line.text, line.len);
         else if (strspn(line.text, " \t\r\n") != line.len)
             st = feed_json(t, line.text, line.len, path, number);
@@ -54,6 +63,54 @@ static mx_status feed_file(mx_bpe_trainer *t, const char *path, int64_t limit)
     mx_str_fini(&line);
     fclose(f);
     return st;
+}
+
+static mx_status feed_record(mx_bpe_trainer *t, const mx_record *r, const char *path)
+{
+    int at = mx_record_find(r, "text");
+    if (at >= 0 && r->cells[at].kind == MX_CELL_NULL)
+        return MX_OK;
+    if (at >= 0 && r->cells[at].kind == MX_CELL_TEXT) {
+        mx_bpe_trainer_feed(t, mx_record_data(r, at), r->cells[at].len_bytes);
+        return MX_OK;
+    }
+    mx_str columns = {0};
+    mx_source_columns(path, &columns);
+    mx_status st = mx_fail(MX_INPUT, "expected a column `text` with text; there are: %s",
+                           mx_str_text(&columns));
+    mx_str_fini(&columns);
+    return mx_record_place(st, r);
+}
+
+static mx_status feed_records(mx_bpe_trainer *t, const char *path, const mx_source_kind *kind,
+                              int64_t limit)
+{
+    static const char *const columns[] = {"text"};
+    mx_source_options o = {.columns = columns, .n_columns = 1};
+    mx_source s;
+    mx_record r = {0};
+    bool end = false;
+    MX_TRY(mx_source_open(&s, path, kind, &o));
+    mx_status st = MX_OK;
+    for (int64_t i = 0; !st && (s.n_records < 0 || i < s.n_records); i++) {
+        st = s.n_records < 0 ? mx_source_next(&s, &r, &end) : mx_source_read(&s, i, &r);
+        if (st || end || mx_bpe_trainer_bytes(t) >= limit)
+            break;
+        st = feed_record(t, &r, path);
+    }
+    mx_record_fini(&r);
+    mx_source_close(&s);
+    return st;
+}
+
+/* What is no file, or of no known kind, is text. */
+static mx_status feed_file(mx_bpe_trainer *t, const char *path, int64_t limit)
+{
+    const mx_source_kind *kind = NULL;
+    if (!mx_ends_with(path, ".jsonl"))
+        mx_status_free(mx_source_kind_detect(path, &kind));
+    return kind && strcmp(kind->name, "text") ? feed_records(t, path, kind, limit)
+                                              : feed_lines(t, path, limit);
 }
 
 static mx_status write_files(const char *dir, const mx_str *json)
@@ -93,6 +150,10 @@ mx_status mx_tokenize_train(mx_invocation *inv)
         MX_TRY_OUT(st, feed_file(t, inv->args[i], mx_config_int(c, "max_corpus_chars")));
     if (!mx_bpe_trainer_bytes(t))
         MX_TRY_OUT(st, mx_fail(MX_INPUT, "%s: no text to train on", inv->args[1]));
+    if (mx_bpe_trainer_bad_bytes(t) > mx_bpe_trainer_bytes(t) / 10)
+        MX_TRY_OUT(st, mx_fail(MX_INPUT, "%s: %lld of %lld bytes are not UTF-8: this is no text",
+                               inv->args[1], (long long)mx_bpe_trainer_bad_bytes(t),
+                               (long long)mx_bpe_trainer_bytes(t)));
     mx_bpe_trainer_finish(t, &json, &n_tokens);
     MX_TRY_OUT(st, write_files(dir, &json));
     printf("%s/tokenizer.json: %d tokens from %lld bytes", dir, n_tokens,

@@ -258,7 +258,7 @@ mx_status mx_saved_programs_write(mx_saved_programs *s, const mx_config *c, cons
     mx_str_add_n(&file, (const char *)&d, sizeof d);
     mx_str_add_n(&file, body.text, body.len);
     *bytes = file.len;
-    mx_status st = mx_io_write_file(NULL, path, file.text, file.len);
+    mx_status st = mx_io_write_output(path, file.text, file.len);
     mx_str_fini(&body);
     mx_str_fini(&file);
     return st;

@@ -105,8 +105,29 @@ static void check_heads(const mx_config *cfg, mx_problems *p)
                        mx_config_where(cfg, "global_parameter_scale"), (long long)scale);
 }
 
+/* A run's folder lies below base_output_directory, and its name is printed. */
+static void check_run_name(const mx_config *cfg, mx_problems *p)
+{
+    const char *name = mx_config_text(cfg, "run_name"), *why = NULL;
+    for (const char *part = name; part; part = strchr(part, '/')) {
+        part += *part == '/';
+        size_t n = strcspn(part, "/");
+        if ((n == 1 && part[0] == '.') || (n == 2 && part[0] == '.' && part[1] == '.'))
+            why = "`.` and `..` are no names";
+    }
+    for (const char *c = name; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 127)
+            why = "it has a control character";
+    if (*name == '/')
+        why = "it is below base_output_directory, which takes a whole path";
+    if (why)
+        mx_problem_add(p, "%s: `run_name` is the name of a folder; found `%.80s`: %s",
+                       mx_config_where(cfg, "run_name"), name, why);
+}
+
 static void check(const mx_config *cfg, mx_problems *p)
 {
+    check_run_name(cfg, p);
     exclude(cfg, p, "chat_template", "chat_template_path", "both give the template");
     check_degrees(cfg, p, "ici_");
     check_degrees(cfg, p, "dcn_");

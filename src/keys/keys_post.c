@@ -104,7 +104,8 @@ const mx_key mx_keys_post[] = {
      FIXED, "dpo", "undesirable_weight=0.5 loss_type=kto", "tests/post/keys_test.c"},
 
     {"rl.loss_algo", ENUM, POST, "grpo", "grpo|gspo-token",
-     "policy loss; loss_type is the key that is read", "=loss_algo", FIXED | PLANNED},
+     "policy loss; loss_type is the key that is read", "=loss_algo", FIXED | PLANNED,
+     .instead = "leave it out and say loss_type=gspo"},
     {"rl.num_generations", INT, POST, "2", "2..", "answers per prompt",
      "=num_generations group_size", 0, "grpo", "rl.num_generations=4", "tests/post/keys_test.c"},
     {"rl.rollout_micro_batch_size", INT, POST, "-1", "-1|1..4096",
@@ -269,7 +270,9 @@ const mx_key mx_keys_post[] = {
     {"seq_kd", BOOL, POST, "false", 0, "loss_type=gkd: other steps are on the teacher's answers",
      0, FIXED, "distill", "seq_kd=true loss_type=gkd teacher_path=teacher",
      "tests/post/keys_test.c"},
-    {"use_sft", BOOL, POST, "false", 0, "fine-tune on answers", 0, PLANNED},
-    {"use_dpo", BOOL, POST, "false", 0, "learn from preferences", 0, PLANNED},
+    {"use_sft", BOOL, POST, "false", 0, "fine-tune on answers", 0, PLANNED,
+     .instead = "leave it out: that is what `maxc sft` does"},
+    {"use_dpo", BOOL, POST, "false", 0, "learn from preferences", 0, PLANNED,
+     .instead = "leave it out: that is what `maxc dpo` does"},
     {0},
 };

@@ -63,7 +63,7 @@ const mx_key mx_keys_train[] = {
     {"block_diffusion_canvas_policy", ENUM, TRAIN, "all_masked", "all_masked|seed_and_mask",
      "what a block starts from", 0, PLANNED},
 
-    {"eval_interval", INT, EVAL, "-1", "-1|1..", "steps between evaluations; -1 never",
+    {"eval_interval", INT, EVAL, "-1", "-1|0..", "steps between evaluations; 0 or -1 never",
      "=eval_period val_check_interval eval_every", 0, "train plan",
      "eval_interval=1 eval_steps=1"},
     {"eval_steps", INT, EVAL, "-1", "-1|1..", "batches per evaluation; -1 all", "eval_iters", 0,

@@ -196,7 +196,7 @@ mx_status mx_picture_write(const mx_forecast *f, const mx_trace *t, const char *
     draw_timeline(f, t, top, &out);
     draw_legend(f->time.seconds, top + rows * ROW + 20, &out);
     mx_str_add(&out, "</svg>\n");
-    mx_status st = mx_io_write_file(NULL, path, out.text, out.len);
+    mx_status st = mx_io_write_output(path, out.text, out.len);
     mx_str_fini(&out);
     mx_str_fini(&mesh);
     mx_str_fini(&title);

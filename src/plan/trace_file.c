@@ -45,7 +45,7 @@ mx_status mx_trace_write(const mx_trace *t, const char *path)
                     i + 1 < t->n ? "," : "");
     }
     mx_str_add(&out, "]}\n");
-    mx_status st = mx_io_write_file(NULL, path, out.text, out.len);
+    mx_status st = mx_io_write_output(path, out.text, out.len);
     mx_str_fini(&out);
     return st;
 }

@@ -395,6 +395,7 @@ MX_TEST(config_paths_of_other_machines_are_refused)
                {"folder=S3://bucket", "mount-s3"},
                {"files=a.txt,hf://org/b", "hf download"},
                {"folder=file:///a", "without file://"},
+               {"folder=~/a", "write the whole path"},
                {"folder=https://a/b.zip", "download it"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         mx_status st = fails((const char *[]){bad[i].arg, NULL}, NULL);
@@ -404,7 +405,7 @@ MX_TEST(config_paths_of_other_machines_are_refused)
     }
     mx_config *cfg = NULL;
     const char *fine[] = {"folder=a://", "files=/x,c:/y", "name=gs://is/text", NULL};
-    fine[0] = "folder=./gs:/x";
+    fine[0] = "folder=./gs:/x/~";
     MX_CHECK_OK(load(&cfg, NULL, NULL, fine, NULL));
     mx_config_free(cfg);
 }

@@ -15,6 +15,7 @@ static const mx_key k_float = {"rate", MX_KEY_FLOAT, 0, "0", "0..1", "", 0, 0};
 static const mx_key k_above = {"scale", MX_KEY_FLOAT, 0, "1", ">0", "", 0, 0};
 static const mx_key k_text = {"name", MX_KEY_STRING, 0, "", 0, "", 0, 0};
 static const mx_key k_enum = {"kind", MX_KEY_ENUM, 0, "", "|int8|fp8", "", 0, 0};
+static const mx_key k_auto = {"template", MX_KEY_ENUM, 0, "auto", "auto|true|false", ""};
 static const mx_key k_dtype = {
     "dtype", MX_KEY_ENUM, 0, "float32", "float32|bfloat16~bf16|!float16=half", "", 0, 0};
 static const mx_key k_list = {"names", MX_KEY_LIST, 0, "", 0, "", 0, 0};
@@ -120,6 +121,11 @@ MX_TEST(key_text_and_enum)
     refused(&k_dtype, "bf16", "found `bf16`; did you mean `bfloat16`?");
     refused(&k_dtype, "bfloat61", "did you mean `bfloat16`?");
     becomes(&k_dtype, "half", "\"float16\"");
+    becomes(&k_auto, "auto", "\"auto\"");
+    becomes(&k_auto, "True", "\"true\"");
+    becomes(&k_auto, "no", "\"false\"");
+    refused(&k_auto, "maybe", "one of auto, true, false; found `maybe`");
+    refused(&k_enum, "True", "found `True`");
 }
 
 MX_TEST(key_lists)

@@ -1,5 +1,6 @@
 /* printable_test.c - what others say reaches a terminal as text and nothing else. */
 #include "../test.h"
+#include "base/shown.h"
 #include "base/utf8.h"
 #include <string.h>
 
@@ -42,4 +43,15 @@ MX_TEST(printable_ends_where_room_or_text_does)
         for (size_t k = 0; k < n; k++)
             MX_CHECK((uint8_t)shown[k] >= 0x20 && shown[k] != 0x7f, "%d gives %s", i, shown);
     }
+}
+
+MX_TEST(shown_text_keeps_lines_and_marks_what_a_terminal_would_obey)
+{
+    mx_str out = {0};
+    static const char text[] = "a\n\tb\r\x1b[31m\x0e\xc2\x9b" "1m\xff\xe2\x80\x8d\xc3\xbc";
+    mx_str_add_shown(&out, text, sizeof text - 1);
+    MX_CHECK(strcmp(mx_str_text(&out),
+                    "a\n\tb\\x0d\\x1b[31m\\x0e\\xc2\\x9b1m\\xff\xe2\x80\x8d\xc3\xbc") == 0,
+             "%s", mx_str_text(&out));
+    mx_str_fini(&out);
 }

@@ -12,4 +12,8 @@ MX_TEST(messages_carry_no_terminal_escapes)
     MX_CHECK(strcmp(mx_status_text(st), "a?[2J:\t1\n: model_type \"?]0;x???\"") == 0, "%s",
              mx_status_text(st));
     mx_status_free(st);
+    st = mx_fail(MX_INPUT, "%s", "\xc2\x9b" "31m \xc3\x9b \xc2\xa9");
+    MX_CHECK(strcmp(mx_status_text(st), "\?\?31m \xc3\x9b \xc2\xa9") == 0, "%s",
+             mx_status_text(st));
+    mx_status_free(st);
 }

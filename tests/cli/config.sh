@@ -156,7 +156,9 @@ expect 0 '^gpt2-124m ' "$tmp/bin/maxc" help models
 if [ -e /dev/full ]; then
     $maxc help > /dev/full 2> "$tmp/out"
     [ $? = 5 ] || say "writing to a full disk did not exit with 5"
-    grep -q 'could not be written' "$tmp/out" || say "a full disk was not reported"
+    grep -q 'could not be written: No space left' "$tmp/out" || say "a full disk was not reported"
+    yes ab | head -c 100000 | $maxc tokenize tokenizer=byte > /dev/full 2> "$tmp/out" # more than a buffer
+    grep -q 'could not be written$' "$tmp/out" || say "a full disk before the end: $(cat "$tmp/out")"
 fi
 # little is allowed: few files, no home, no locale
 (ulimit -n 16 && env -i LC_ALL=de_DE.UTF-8 $maxc version > "$tmp/out" 2>&1) || { say "16 files, no HOME:"; cat "$tmp/out"; }

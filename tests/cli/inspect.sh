@@ -36,6 +36,18 @@ expect 0 '^ *40  *[0-9.]*  *[0-9.]*  *[+-][0-9.]*$' $both
 [ "$(head -c 4 "$tmp/two.png" | tail -c 3)" = PNG ] && grep -q 'two, evaluation' "$tmp/two.svg" || { echo "inspect.sh: no pictures"; bad=1; }
 expect 0 '^  steps: 40 -> 60$' $both png="$tmp/light.png"
 cmp -s "$tmp/two.png" "$tmp/light.png" && { echo "inspect.sh: theme=dark is as light"; bad=1; }
+# A file that the user names may be a link or no regular file: written to, not replaced.
+ln -s target.svg "$tmp/link.svg" && echo old > "$tmp/target.svg" && mkfifo "$tmp/pipe"
+expect 0 '^steps: 40$' $one svg="$tmp/link.svg"
+[ -h "$tmp/link.svg" ] && grep -q '</svg>' "$tmp/target.svg" || { echo "inspect.sh: a link was replaced"; bad=1; }
+cat "$tmp/pipe" > "$tmp/piped.svg" &
+expect 0 '^steps: 40$' timeout 60 $one svg="$tmp/pipe"
+[ -p "$tmp/pipe" ] || { echo "inspect.sh: a pipe was replaced"; kill $!; bad=1; }
+wait $!; cmp "$tmp/piped.svg" "$tmp/target.svg" || { echo "inspect.sh: a pipe has another picture"; bad=1; }
+expect 5 'a file to write and found a directory' $one svg="$tmp/runs"
+# What a file calls its fields is no command to a terminal.
+echo '{"\u001b[31mred": "\u009b1m", "text": "a"}' > "$tmp/esc.jsonl"
+expect 0 '^  .x1b.31mred (text, 4 bytes): ".xc2.x9b1m"$' $maxc inspect "$tmp/esc.jsonl"
 # Runs of the same name are told apart by the folders they are in.
 mkdir "$tmp/other" && cp -r "$tmp/runs/two" "$tmp/other/"
 expect 0 '^mean loss up to step  *runs/two  *other/two  *difference$' $maxc inspect "$tmp/runs/two/" "$tmp/other/two" svg="$tmp/same.svg"

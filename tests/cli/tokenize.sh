@@ -61,6 +61,27 @@ fails 2 'output=DIRECTORY' $maxc tokenize train
 fails 3 'nothere' $maxc tokenize train "$dir/nothere" output="$dir/new"
 cp "$dir/in" "$dir/in.jsonl"
 fails 3 'in.jsonl:1' $maxc tokenize train "$dir/in.jsonl" output="$dir/new"
+# Data files of other kinds are read as what they are, not as text.
+trained() { # FILE: the same tokenizer as from docs.jsonl
+    $maxc tokenize train "$1" output="$dir/same" tokenizer_size=600 > "$dir/said" 2>&1 || { cat "$dir/said"; bad=1; }
+    cmp "$dir/same/tokenizer.json" "$dir/plain/tokenizer.json" || { echo "$1: another tokenizer"; bad=1; }
+    rm -rf "$dir/same"
+}
+$maxc tokenize train "$dir/docs.jsonl" output="$dir/plain" tokenizer_size=600 > "$dir/said" || bad=1
+gzip -k "$dir/docs.jsonl" && trained "$dir/docs.jsonl.gz"
+{ sed '1s/^/[/; $!s/$/,/; $s/$/]/' "$dir/docs.jsonl"; } > "$dir/docs.json" && trained "$dir/docs.json"
+$maxc tokenize train tests/data/fixtures/text.arrayrecord output="$dir/same" tokenizer_size=300 > "$dir/said" || bad=1
+grep -q 'not UTF-8' "$dir/said" && { echo "an ArrayRecord was read as text"; bad=1; }
+rm -rf "$dir/same"
+$maxc tokenize train tests/data/fixtures/plain.parquet output="$dir/same" tokenizer_size=300 > "$dir/said" || bad=1
+rm -rf "$dir/same"
+echo '{"words": "a"}' | gzip > "$dir/words.jsonl.gz"
+fails 3 'record 0.*: expected a column `text` with text; there are: words' $maxc tokenize train "$dir/words.jsonl.gz" output="$dir/same"
+{ printf '\357\273\277'; cat "$dir/docs.jsonl"; } > "$dir/mark.jsonl" && trained "$dir/mark.jsonl"
+printf 'BZh9\261\312\377\376 a\n' > "$dir/a.bz2"
+fails 3 'a.bz2: 4 of 11 bytes are not UTF-8: this is no text' $maxc tokenize train "$dir/a.bz2" output="$dir/same"
+printf 'PK\0\1 a\n' > "$dir/a.zip"
+fails 3 'a.zip:1: expected text and found a NUL byte' $maxc tokenize train "$dir/a.zip" output="$dir/same"
 ln -s /dev/zero "$dir/zero.jsonl"
 fails 3 'zero.jsonl:1: expected lines of at most 64 MiB' $maxc tokenize train "$dir/zero.jsonl" output="$dir/new"
 ln -sf /dev/zero "$dir/in"

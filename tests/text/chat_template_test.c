@@ -276,12 +276,17 @@ MX_TEST(chat_hostile_templates_are_stopped)
 }
 
 #define MANY "{% for i in range(99999) %}"
+#define DOUBLED                                                                                    \
+    "{% set ns = namespace(a=[1]) %}{% for i in range(60) %}{% set ns.a = [ns.a, ns.a] %}"         \
+    "{% endfor %}"
 #define LONG "{% set s = 'a' * 9000000 %}{% set t = 'a' * 4500000 ~ 'b' %}"
 
 /* What a builtin does in one step is paid for by its bytes and items. */
 MX_TEST(chat_templates_pay_for_what_builtins_do)
 {
     hostile("{{ ('ab' * 5000000).split('a')|length }}", "stopped");
+    hostile(DOUBLED "{{ ns.a }}", "steps of work");
+    hostile(DOUBLED "{{ ns.a|tojson|length }}", "steps of work");
     hostile(LONG "{{ s.find(t) }}", "steps of work");
     hostile(LONG "{{ s.rfind(t) }}", "steps of work");
     hostile(LONG "{{ s.count(t) }}", "steps of work");

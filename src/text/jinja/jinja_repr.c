@@ -14,6 +14,8 @@
 #include <string.h>
 #include <utf8proc.h>
 
+enum { VALUE_STEPS = 4 }; /* a number takes as long to write as several nodes to evaluate */
+
 static void jfloat_print(double f, mx_str *out)
 {
     if (isnan(f) || isinf(f)) {
@@ -129,7 +131,7 @@ static mx_status repr_list(mx_jctx *c, mx_jv v, int depth, mx_str *out)
 
 mx_status mx_jv_repr(mx_jctx *c, mx_jv v, int depth, mx_str *out)
 {
-    MX_TRY(mx_jcharge(c, 1));
+    MX_TRY(mx_jcharge(c, VALUE_STEPS));
     MX_TRY(mx_jreserve(c, out->len));
     if (depth > c->limits.depth)
         return mx_jerror(c, "a value is nested more than %d deep", c->limits.depth);
@@ -301,7 +303,7 @@ static mx_status json_dict(const json_style *y, const mx_jdict *d, int level)
 
 static mx_status json_value(const json_style *y, mx_jv v, int level)
 {
-    MX_TRY(mx_jcharge(y->c, 1 + (size_t)level * y->indent.len));
+    MX_TRY(mx_jcharge(y->c, VALUE_STEPS + (size_t)level * y->indent.len));
     MX_TRY(mx_jreserve(y->c, y->out->len));
     if (level > y->c->limits.depth)
         return mx_jerror(y->c, "tojson: nested more than %d deep", y->c->limits.depth);
