@@ -116,6 +116,20 @@ static mx_status read_context(mx_partition *how, const mx_config *c)
                    mx_config_where(c, key), key, want);
 }
 
+/* What the partition pass is told beside the degrees. */
+static mx_status read_ways(mx_mesh_plan *p, const mx_config *c)
+{
+    MX_TRY(read_rules(p, c));
+    MX_TRY(read_context(&p->how, c));
+    p->how.sharding_tolerance = mx_config_float(c, "sharding_tolerance");
+    p->how.no_overlap = !mx_config_bool(c, "overlap_collectives");
+    p->how.exchange_factor = mx_config_float(c, "ragged_buffer_factor");
+    p->how.optimizer_over_data = mx_config_bool(c, "shard_optimizer_over_data");
+    p->how.mesh = &p->mesh;
+    p->how.rules = &p->rules;
+    return MX_OK;
+}
+
 static mx_status check_axes(const mx_mesh_plan *p)
 {
     static const mx_axis not_yet[] = {MX_AXIS_DILOCO, MX_AXIS_CONTEXT_ULYSSES,
@@ -216,15 +230,7 @@ mx_status mx_mesh_configure(mx_mesh_plan *p, const mx_config *c, int processes)
         return MX_OK; /* one device, or processes that share a batch */
     MX_TRY(count_ranks(p, c, processes));
     MX_TRY(check_axes(p));
-    MX_TRY(read_rules(p, c));
-    MX_TRY(read_context(&p->how, c));
-    p->how.sharding_tolerance = mx_config_float(c, "sharding_tolerance");
-    p->how.no_overlap = !mx_config_bool(c, "overlap_collectives");
-    p->how.exchange_factor = mx_config_float(c, "ragged_buffer_factor");
-    p->how.optimizer_over_data = mx_config_bool(c, "shard_optimizer_over_data");
-    p->how.mesh = &p->mesh;
-    p->how.rules = &p->rules;
-    return MX_OK;
+    return read_ways(p, c);
 }
 
 mx_status mx_mesh_refuse(const mx_config *c, const char *does)
@@ -301,14 +307,7 @@ mx_status mx_mesh_read(mx_mesh *m, const mx_config *c, int64_t nodes, int64_t pe
 mx_status mx_mesh_use(mx_mesh_plan *p, const mx_config *c, const mx_mesh *m)
 {
     *p = (mx_mesh_plan){.mesh = *m, .ranks = mx_mesh_ranks(m), .asked = true};
-    MX_TRY(read_rules(p, c));
-    MX_TRY(read_context(&p->how, c));
-    p->how.sharding_tolerance = mx_config_float(c, "sharding_tolerance");
-    p->how.no_overlap = !mx_config_bool(c, "overlap_collectives");
-    p->how.exchange_factor = mx_config_float(c, "ragged_buffer_factor");
-    p->how.mesh = &p->mesh;
-    p->how.rules = &p->rules;
-    return MX_OK;
+    return read_ways(p, c);
 }
 
 void mx_mesh_plan_fini(mx_mesh_plan *p)

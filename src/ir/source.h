@@ -40,6 +40,7 @@ typedef struct {
     mx_init init;
     mx_var_kind kind;
     bool frozen;         /* no gradient, no optimizer state */
+    bool stepped;        /* frozen, and yet a step adds to it: a router's bias */
     bool adapter;        /* a weight beside the model's own (compile/lora.h) */
     bool on_host;        /* kept in host memory, where the device has memory of its own */
     const char *copy_of; /* MX_VAR_COPY: the weight it follows */

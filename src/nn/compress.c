@@ -117,7 +117,9 @@ static void number_tokens(mx_graph *g, const mx_build *b, mx_windows *w, const e
             at = remainder_of(g, mx_maximum(g, at, number(g, 0)), w->rows);
         mx_node *there = reaches(g, end, (double)(before ? 2 * r - 1 : r - 1));
         mx_node *flat = as_int(g, mx_where(g, there, mx_add(g, at, base), none));
-        *(before ? &w->before : &w->own) = mx_reshape(g, flat, MX_SHAPE(B, n * r));
+        flat = mx_reshape(g, flat, MX_SHAPE(B, n * r));
+        /* Of unpacked rows these are constants, which alone would keep windows of all ranks. */
+        *(before ? &w->before : &w->own) = b->cache_len ? flat : mx_axes("activation_batch,", flat);
     }
     mx_node *first = mx_affine(g, e->end, 1, 1 - (double)r);
     w->first = as_int(g, mx_maximum(g, first, number(g, 0)));

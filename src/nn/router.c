@@ -213,6 +213,9 @@ void mx_router_bias_update(mx_graph *g, const mx_build *b, mx_node *bias, mx_rou
 {
     if (rate == 0 || !b->training)
         return;
+    mx_var_attr *attr = mx_var_edit(bias);
+    if (attr)
+        attr->stepped = true;
     mx_dtype t = bias->type.dtype;
     mx_node *even = mx_constant(g, MX_SCALAR, t, (double)r->k / (double)r->experts);
     mx_node *load = mx_cast(g, load_of(g, r), t);

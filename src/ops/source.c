@@ -104,6 +104,7 @@ static const mx_attr_field variable_fields[] = {
     MX_QUIET_FIELD(mx_var_attr, MX_ATTR_INT, init.cols),
     MX_ENUM_FIELD(mx_var_attr, kind, MX_VAR_KIND_COUNT),
     MX_QUIET_FIELD(mx_var_attr, MX_ATTR_BOOL, frozen),
+    MX_QUIET_FIELD(mx_var_attr, MX_ATTR_BOOL, stepped),
     MX_QUIET_FIELD(mx_var_attr, MX_ATTR_BOOL, adapter),
     MX_QUIET_FIELD(mx_var_attr, MX_ATTR_BOOL, on_host),
     MX_QUIET_FIELD(mx_var_attr, MX_ATTR_NAME, copy_of),

@@ -332,7 +332,7 @@ mx_rank_memory mx_rank_memory_of(const mx_cost_request *q, const mx_layer_costs 
     mx_rank_weights w = mx_rank_weights_of(q);
     double kept = w.dense_kept + w.expert_kept + w.ends_kept;
     double replicas = mx_layout_span(o, MX_GROUP_REPLICA).size;
-    double state = r->state_bytes / (o->shard_optimizer ? replicas : 1);
+    double state = r->state_bytes / (o->shard_optimizer || r->shared_moments ? replicas : 1);
     double trained = r->frozen ? 0.01 : 1; /* adapters of a few ranks */
     mx_rank_memory m = {.weights = kept * r->weight_bytes / (o->shard_optimizer ? replicas : 1),
                         .copies = kept * r->copy_bytes,

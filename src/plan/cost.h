@@ -22,6 +22,7 @@ typedef struct {
     mx_rate rate;           /* of what is computed in, float32 or bfloat16 */
     mx_rate narrow[3];      /* of GEMMs that are quantized: forward, to the input, to the weight */
     double again;           /* FLOPs computed again; < 0: as the profile's program does */
+    bool shared_moments;    /* replicas have a part each (shard_optimizer_over_data) */
     bool frozen;            /* adapters are trained: no gradients of weights */
     bool unfused;           /* every elementwise op alone */
     bool overlap_tensor;    /* GEMMs in pieces, whose collectives run beside the next piece */

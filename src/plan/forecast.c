@@ -59,6 +59,7 @@ mx_status mx_run_kind_of(mx_run_kind *r, const mx_config *c, const mx_model_spec
     *r = (mx_run_kind){.rate = rate,
                        .again = -1,
                        .frozen = adapters,
+                       .shared_moments = mx_config_bool(c, "shard_optimizer_over_data"),
                        .exchange_factor = mx_config_float(c, "ragged_buffer_factor"),
                        .weight_bytes = thin ? 2 : 4,
                        .copy_bytes = narrow && !thin ? 2 : 0,

@@ -317,8 +317,9 @@ static double run_update(const mx_cost_request *q, double window)
         mx_traffic_seconds(q->network, MX_ALL_GATHER,
                            dense * (o->shard_optimizer ? 2 : r->gradient_bytes), replicas) +
         mx_traffic_seconds(q->network, MX_ALL_GATHER, expert * 2, experts);
+    bool parts = o->shard_optimizer || r->shared_moments;
     double mine =
-        o->shard_optimizer ? dense / replicas.size + expert / experts.size : dense + expert;
+        parts ? dense / replicas.size + expert / experts.size : dense + expert;
     double exposed = fmax(sums * 0.1, sums - window) + fmax(back * 0.1, back - window / 2);
     return exposed + mx_stream_seconds(q->chip, mine * r->update_bytes, 0);
 }

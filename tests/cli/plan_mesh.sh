@@ -23,6 +23,13 @@ a=$(weights compile_topology=h100x8 mesh=fsdp=8) b=$(weights compile_topology=h1
 c=$(weights compile_topology=h100x16 mesh=data=2,fsdp=8)
 awk -v a="$a" -v b="$b" -v c="$c" 'BEGIN { exit !(a / b > 1.99 && a / b < 2.01 && a == c) }' ||
     { echo "plan_mesh.sh: weights of $a bytes on 8, $b on 16, $c on 2 x 8"; bad=1; }
+# Moments that data ranks share, in the compiled programs and in the search's estimates.
+moments() { $plan format=json compile_topology=h100x8 mesh=data=8 "$@" | sed -n 's/.*"optimizer": \([0-9.e+]*\).*/\1/p'; }
+a=$(moments) b=$(moments shard_optimizer_over_data=true)
+awk -v a="$a" -v b="$b" 'BEGIN { exit !(a / b > 7.9 && a / b < 8.1) }' || { echo "plan_mesh.sh: moments of $a bytes, of $b where data ranks share them"; bad=1; }
+estimated() { $plan compile_topology=h100x8 exhaustive=true "$@" | sed -n 's/^  [1-5] .*per chip *\([0-9.]*\) GiB  mesh=data=4,tensor=2 remat_policy=none .*/\1/p' | head -1; }
+a=$(estimated) b=$(estimated shard_optimizer_over_data=true)
+awk -v a="$a" -v b="$b" 'BEGIN { exit !(b > 0 && b < a - 1) }' || { echo "plan_mesh.sh: data=4,tensor=2 is estimated to need [$a] GiB, and [$b]"; bad=1; }
 # Gradients are summed in float32 unless asked otherwise, and over data ranks once an update.
 sent() { # OP AXIS key=value...: bytes inside a node, and how often
     op=$1 axis=$2; shift 2

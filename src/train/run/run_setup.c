@@ -224,13 +224,15 @@ static mx_status add_squares(mx_session *s, mx_var *v, double *sum)
     return st;
 }
 
-/* Weights that are not trained do not change: their part of the norm is computed once. */
+/* Weights that are not trained do not change: their part of the norm is computed once. Those that a
+ * step adds to have none, so that it is the same wherever a run goes on. */
 static mx_status measure_frozen(mx_run *r)
 {
     r->loop.frozen_squares = 0;
     for (int i = 0; i < mx_session_count(r->session); i++) {
         mx_var *v = mx_session_var(r->session, i);
-        if (v->attr.kind == MX_VAR_WEIGHT && v->attr.frozen && (!v->box || v->box->first))
+        bool fixed = v->attr.kind == MX_VAR_WEIGHT && v->attr.frozen && !v->attr.stepped;
+        if (fixed && (!v->box || v->box->first))
             MX_TRY(add_squares(r->session, v, &r->loop.frozen_squares));
     }
     return r->mesh_rank ? mx_comm_sum_f64(r->ranks.comm, &r->loop.frozen_squares, 1) : MX_OK;
