@@ -30,9 +30,9 @@ static mx_status write_chip(const mx_invocation *inv, const mx_calibration *m, m
     mx_str points = {0}, narrow = {0};
     mx_status st;
     MX_TRY_OUT(st, mx_calibrate_gemms(m, &points, &best));
-    MX_TRY_OUT(st, mx_calibrate_narrow(m, &narrow));
-    MX_TRY_OUT(st, mx_calibrate_grouped(m, &points));
     MX_TRY_OUT(st, mx_calibrate_stream(m, &stream));
+    MX_TRY_OUT(st, mx_calibrate_narrow(m, stream, &narrow));
+    MX_TRY_OUT(st, mx_calibrate_grouped(m, &points));
     mx_str_addf(out, "# Measured by maxc bench calibrate, in %s.\n%s:\n",
                 mx_config_text(inv->config, "dtype"), name);
     if (!known) {

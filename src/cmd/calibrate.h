@@ -14,8 +14,10 @@ typedef struct {
 
 /* Each adds its entry of a chip's row, where the device has the kernels in question. */
 mx_status mx_calibrate_gemms(const mx_calibration *m, mx_str *out, double *best) MX_MUST_USE;
-/* FLOP/s of GEMMs of 8-bit numbers, without making them: "float8: 1200, ...". */
-mx_status mx_calibrate_narrow(const mx_calibration *m, mx_str *out) MX_MUST_USE;
+/* FLOP/s of GEMMs of 8-bit numbers, without making them and without scaling int32 sums, which
+ * stream: "float8: 1200, ...". */
+mx_status mx_calibrate_narrow(const mx_calibration *m, double bytes_per_second,
+                              mx_str *out) MX_MUST_USE;
 mx_status mx_calibrate_grouped(const mx_calibration *m, mx_str *out) MX_MUST_USE;
 mx_status mx_calibrate_attention(const mx_calibration *m, mx_str *out) MX_MUST_USE;
 mx_status mx_calibrate_recurrence(const mx_calibration *m, mx_str *out) MX_MUST_USE;

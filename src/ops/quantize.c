@@ -287,9 +287,20 @@ static void quantize_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node 
     din[QUANTIZE_X] = din[QUANTIZE_X] ? mx_add(g, din[QUANTIZE_X], transposed) : transposed;
 }
 
+/* Are the scales found on the way? Where a factor is given they are there, and where a block lies in
+ * a tile of a GPU's kernel the tile waits in registers (quantize_tile.cu); otherwise the largest
+ * magnitudes come first, in a pass of their own. */
+static bool is_read_once(const mx_node *n)
+{
+    const mx_quantize_attr *a = n->attr;
+    bool rows = a->block_rows == 1 || a->block_rows == MX_QUANT_BLOCK;
+    bool cols = a->block_cols == 1 || a->block_cols == MX_QUANT_BLOCK;
+    return n->n_in > 1 || (a->dtype != MX_I8 && rows && cols && a->block_rows * a->block_cols > 1);
+}
+
 static mx_cost cost(const mx_node *n)
 {
-    double reads = n->n_in > 1 ? 1 : 2; /* without a factor it is read for its maximum first */
+    double reads = is_read_once(n) ? 1 : 2;
     return (mx_cost){.bytes = reads * (double)mx_type_bytes(&n->in[QUANTIZE_X]->type) +
                               (double)mx_type_bytes(&n->type) +
                               (double)mx_type_bytes(&n->more[2])};

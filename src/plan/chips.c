@@ -323,13 +323,39 @@ static mx_status check_entry(const char *file, const mx_yaml_node *v, const mx_p
     return MX_OK;
 }
 
-static mx_status lay_chip(mx_plan_chip *c, const char *file, const mx_yaml_node *row)
+static mx_status lay_entries(mx_plan_chip *c, const char *file, const mx_yaml_node *row)
 {
     if (row->kind != MX_YAML_MAP)
         return mx_fail(MX_USAGE, "%s:%d: %s: expected the figures of a chip", file, row->line,
                        row->key);
     for (const mx_yaml_node *v = row->first; v; v = v->next)
-        MX_TRY(chip_entry(file, v, c));
+        if (strcmp(v->key, "like") != 0)
+            MX_TRY(chip_entry(file, v, c));
+    return MX_OK;
+}
+
+/* First the row that it is like, which is like no other. */
+static mx_status lay_like(mx_plan_chip *c, const char *file, const mx_yaml_node *table,
+                          const mx_yaml_node *row)
+{
+    const mx_yaml_node *like = row->kind == MX_YAML_MAP ? child(row, "like") : NULL;
+    if (!like)
+        return MX_OK;
+    const mx_yaml_node *other = like->kind == MX_YAML_SCALAR ? child(table, like->text) : NULL;
+    if (!other || other == row || (other->kind == MX_YAML_MAP && child(other, "like")))
+        return mx_fail(MX_USAGE,
+                       "%s:%d: like: expected the name of another row of this file, itself like "
+                       "none; found %s",
+                       file, like->line,
+                       like->kind == MX_YAML_SCALAR ? like->text : mx_yaml_kind_name(like->kind));
+    return lay_entries(c, file, other);
+}
+
+static mx_status lay_chip(mx_plan_chip *c, const char *file, const mx_yaml_node *table,
+                          const mx_yaml_node *row)
+{
+    MX_TRY(lay_like(c, file, table, row));
+    MX_TRY(lay_entries(c, file, row));
     for (const mx_yaml_node *v = row->first; v; v = v->next)
         MX_TRY(check_entry(file, v, c));
     if (c->memory_bytes <= 0 || c->bytes_per_second <= 0 || c->peak[MX_RATE_BF16] <= 0)
@@ -394,7 +420,7 @@ mx_status mx_plan_chip_read(mx_plan_chip *out, const char *home, const char *fil
     for (int i = 0; i < t.n && !st; i++) {
         const mx_yaml_node *row = child(t.root[i], name);
         if (row)
-            st = lay_chip(out, t.file[i], row);
+            st = lay_chip(out, t.file[i], t.root[i], row);
         found |= row != NULL;
     }
     if (!st && !found)

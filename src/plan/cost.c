@@ -159,7 +159,9 @@ static void stream(layer *l, const mx_profile_passes *p)
         l->to->stream[pass] += mx_stream_seconds(
             l->q->chip,
             times * on_rank(l, p->stream[pass]) + p->weight_stream[pass] / t,
-            times * p->kernels[pass]);
+            times * p->kernels[pass]) +
+            mx_random_seconds(l->q->chip, on_rank(l, p->random[pass]),
+                              on_rank(l, p->random_stream[pass]));
     double all = (double)l->q->layout->expert, some = l->q->run->exchange_factor;
     double room = (some > 0 && some < all ? some : all) - 1;
     l->to->saved_bytes = on_rank(l, p->saved + room * p->saved_rows) + p->weight_saved / t;

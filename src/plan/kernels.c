@@ -1,6 +1,7 @@
 /* kernels.c - see kernels.h. */
 #include "plan/kernels.h"
 
+#include "ops/gpu_work.h"
 #include <math.h>
 
 enum { TILE_M = 128, TILE_N = 256, GROUPED_N = 128, SPLIT_LEAST = 2048 };
@@ -66,13 +67,36 @@ static double correction(const mx_plan_chip *c, const mx_plan_gemm *g)
     return weight > 0 ? sum / weight : 1;
 }
 
-double mx_gemm_seconds(const mx_plan_chip *c, const mx_plan_gemm *g)
+/* Sums of int8 are int32, and a kernel of its own makes numbers of them. */
+enum { INT8_SUM_BYTES = 4, RESULT_BYTES = 2 };
+
+static double gemm_seconds(const mx_plan_chip *c, const mx_plan_gemm *g, double result_bytes)
 {
     double b = operand_bytes(g->rate);
-    double bytes = g->groups * (b * (g->m * g->k + g->k * g->n) + 2 * g->m * g->n);
+    double bytes = g->groups * (b * (g->m * g->k + g->k * g->n) + result_bytes * g->m * g->n);
     double compute = formula(c, g) * correction(c, g);
     double memory = bytes / (c->bytes_per_second * c->memory_share);
     return fmax(compute, memory) + c->launch_seconds;
+}
+
+/* A band of rows at a time, for which there is room. */
+static double int8_seconds(const mx_plan_chip *c, const mx_plan_gemm *g)
+{
+    mx_plan_gemm band = *g;
+    band.m = fmin(g->m, (double)mx_gpu_int8_band((int64_t)ceil(g->m), (int64_t)ceil(g->n)));
+    double bands = g->m / band.m;
+    return bands * (gemm_seconds(c, &band, INT8_SUM_BYTES) +
+                    mx_int8_sums_seconds(c, g->groups * band.m * g->n));
+}
+
+double mx_gemm_seconds(const mx_plan_chip *c, const mx_plan_gemm *g)
+{
+    return g->rate == MX_RATE_INT8 ? int8_seconds(c, g) : gemm_seconds(c, g, RESULT_BYTES);
+}
+
+double mx_int8_sums_seconds(const mx_plan_chip *c, double results)
+{
+    return mx_stream_seconds(c, results * (INT8_SUM_BYTES + RESULT_BYTES), 1);
 }
 
 /* FLOP/s with heads of 64, 128 or 256. Those of 128 have a curve, or shares of sustained; the
@@ -107,6 +131,16 @@ double mx_recurrence_seconds(const mx_plan_chip *c, double flops, double bytes, 
     double rate = c->recurrence[backward] > 0 ? c->recurrence[backward]
                                               : share[backward] * c->sustained[MX_RATE_BF16];
     return fmax(flops / rate, bytes / (c->bytes_per_second * c->memory_share));
+}
+
+/* Thread instructions of quantize.cu's inner loop for a number, as compiled for sm_90. */
+static const double RANDOM_INSTRUCTIONS = 51;
+
+double mx_random_seconds(const mx_plan_chip *c, double numbers, double bytes)
+{
+    double issued = c->peak[MX_RATE_F32] / 2; /* an instruction of a lane is two FLOP at most */
+    double computed = issued > 0 ? numbers * RANDOM_INSTRUCTIONS / issued : 0;
+    return fmax(0, computed - bytes / (c->bytes_per_second * c->memory_share));
 }
 
 double mx_stream_seconds(const mx_plan_chip *c, double bytes, double kernels)

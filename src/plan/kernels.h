@@ -16,6 +16,8 @@ typedef struct {
     mx_rate rate;
 } mx_plan_gemm;
 double mx_gemm_seconds(const mx_plan_chip *c, const mx_plan_gemm *g);
+/* Of that, where operands are int8, what follows the GEMM: int32 sums are read and scaled. */
+double mx_int8_sums_seconds(const mx_plan_chip *c, double results);
 
 /* Attention of one pass over `flops`, at sequences of `length`. backward: its own rate, which
  * counts 2.5 times the forward pass's FLOPs. By head size: between the curves of 64, 128 and 256.
@@ -25,6 +27,9 @@ double mx_attention_seconds(const mx_plan_chip *c, double flops, double length, 
 
 /* One pass of the delta rule and the like; backward counts 2.5 times the forward pass's FLOPs. */
 double mx_recurrence_seconds(const mx_plan_chip *c, double flops, double bytes, bool backward);
+
+/* What rounding `numbers` with random bits takes beside moving `bytes`: a hash of 64 bits for each. */
+double mx_random_seconds(const mx_plan_chip *c, double numbers, double bytes);
 
 /* Kernels that together stream `bytes`. */
 double mx_stream_seconds(const mx_plan_chip *c, double bytes, double kernels);

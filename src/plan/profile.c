@@ -3,6 +3,7 @@
 
 #include "compile/mesh/axis_rules.h"
 #include "ops.h"
+#include "ops/quantize.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -264,35 +265,79 @@ static bool of_weights(const mx_node *n)
     return n->op->alias[0] > 0 || n->op == &mx_op_embed_grad;
 }
 
-/* Does it read a weight, and give as many numbers? Quantized weights are made so. */
-static bool from_weight(const mx_node *n)
+/* A weight, or several put together? */
+static bool is_weights(const mx_node *n)
 {
-    const mx_node *w = n->n_in && n->in[0] ? weight_of(n->in[0]) : NULL;
-    return w && mx_type_count(&w->type) == mx_type_count(&n->type);
+    bool all = n->op == &mx_op_concat;
+    for (int i = 0; i < n->n_in && all; i++)
+        all = is_weights(n->in[i]);
+    return all || weight_of(n) != NULL;
 }
 
-static double bytes_of(const mx_node *n)
+/* Does it read weights, and give as many numbers? Quantized and merged weights are made so. */
+static bool from_weight(const mx_node *n)
 {
-    double sum = (double)mx_type_bytes(&n->in[0]->type);
+    if (!n->n_in || !n->in[0] || !is_weights(n->in[0]))
+        return false;
+    return mx_type_count(&n->in[0]->type) == mx_type_count(&n->type) || is_weights(n);
+}
+
+static double bytes_in(const mx_node *n)
+{
+    double sum = 0;
+    for (int i = 0; i < n->n_in; i++)
+        sum += n->in[i] ? (double)mx_type_bytes(&n->in[i]->type) : 0;
+    return sum;
+}
+
+static double bytes_out(const mx_node *n)
+{
+    double sum = 0;
     for (int k = 0; k < n->n_out; k++)
         sum += (double)mx_type_bytes(mx_node_type(n, k));
     return sum;
+}
+
+/* What quantizing reads a second time: a tensor whose scales have to be known first. */
+static double bytes_again(const mx_node *n)
+{
+    double once = bytes_in(n) + bytes_out(n);
+    return n->op == &mx_op_quantize ? fmax(0, mx_node_cost(n).bytes - once) : 0;
+}
+
+/* Numbers that are rounded with random bits of their own: integer arithmetic, and not only bytes. */
+static void see_random(const mx_profile *p, mx_profile_passes *s, const mx_node *n, int pass)
+{
+    const mx_quantize_attr *a = n->attr;
+    if (n->op != &mx_op_quantize || !a->stochastic)
+        return;
+    s->random[pass] += (double)mx_type_count(&n->type) / p->tokens;
+    s->random_stream[pass] += (bytes_in(n) + bytes_out(n)) / p->tokens;
+}
+
+/* What one node launches. A tile that is quantized on the way: a memset and a kernel; else two and
+ * three, for the largest magnitudes, the factors and the codes (quantize.cu). */
+static double launches(const mx_node *n)
+{
+    if (n->op != &mx_op_quantize)
+        return 1;
+    return n->n_in == 1 && bytes_again(n) == 0 ? 2 : 5;
 }
 
 static void see_stream(const mx_profile *p, mx_profile_passes *s, const mx_node *n, int pass)
 {
     if (of_weights(n))
         return;
-    s->kernels[pass] += 1;
+    s->kernels[pass] += launches(n);
     if (from_weight(n)) {
-        s->weight_stream[pass] += bytes_of(n);
+        s->weight_stream[pass] += bytes_in(n) + bytes_out(n) + bytes_again(n);
         return;
     }
     for (int i = 0; i < n->n_in; i++)
         if (n->in[i] && !weight_of(n->in[i]))
             s->stream[pass] += (double)mx_type_bytes(&n->in[i]->type) / p->tokens;
-    for (int k = 0; k < n->n_out; k++)
-        s->stream[pass] += (double)mx_type_bytes(mx_node_type(n, k)) / p->tokens;
+    s->stream[pass] += (bytes_out(n) + bytes_again(n)) / p->tokens;
+    see_random(p, s, n, pass);
 }
 
 /* Where the forward pass ends: at the loss. */

@@ -49,6 +49,8 @@ typedef struct {
     double kernels[2]; /* per layer and microbatch */
     double again[2];   /* computed again, share of the forward pass: GEMMs, attention */
     double narrow[2];  /* in 8 bits, share of the forward pass's GEMMs: dense, of experts */
+    /* of the bytes, those of kernels that draw random bits for each number, and the numbers */
+    double random_stream[2], random[2];
     /* per microbatch, not token: bytes of kernels that read weights, as those that quantize them,
      * and of their results that wait for the backward pass */
     double weight_stream[2], weight_saved;

@@ -112,6 +112,22 @@ MX_TEST(tables_of_the_users_own)
     MX_CHECK_ERROR(chip_of("mine: {memory_gib: nan}\n", &c), "expected a number");
 }
 
+MX_TEST(a_row_like_another_differs_in_what_it_says)
+{
+#define BASE "base: {memory_gib: 80, memory_gbs: 3000, tflops: {bfloat16: 900}, units: 7}\n"
+    mx_plan_chip c;
+    MX_CHECK_OK(chip_of("mine: {units: 9, like: base}\n" BASE, &c));
+    MX_CHECK(c.units == 9 && c.peak[MX_RATE_BF16] == 900e12, "%g units", c.units);
+    MX_CHECK_ERROR(chip_of(BASE "mine: {like: bass}\n", &c),
+                   ":2: like: expected the name of another row of this file");
+    MX_CHECK_ERROR(chip_of("mine: {like: mine}\n", &c), "itself like none; found mine");
+    MX_CHECK_ERROR(chip_of("mine: {like: [1]}\n", &c), ":1: like: expected");
+    MX_CHECK_ERROR(chip_of(BASE "other: {like: base}\nmine: {like: other}\n", &c),
+                   "itself like none; found other");
+    MX_CHECK_ERROR(chip_of("base: {memory_gib: 0}\nmine: {like: base}\n", &c),
+                   ":1: memory_gib: expected a number");
+}
+
 MX_TEST(links_without_bandwidth_are_refused)
 {
     char path[] = "/tmp/mx-links-XXXXXX";

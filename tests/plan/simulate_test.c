@@ -114,3 +114,23 @@ MX_TEST(measured_gemms_correct_the_formula)
     c.gemm.at[c.gemm.n++] = (mx_gemm_point){1, 64, 64, 64, 1e12};
     MX_CHECK(mx_gemm_seconds(&c, &g) > 1.9 * before, "a far point counts little");
 }
+
+/* Sums of int8 come as four bytes, and a kernel reads them again to write two. */
+MX_TEST(sums_of_int8_are_scaled_by_a_kernel_of_their_own)
+{
+    mx_plan_chip c = ideal();
+    double results = 4096.0 * 8192;
+    c.bytes_per_second = 1e12;
+    mx_plan_gemm g = {4096, 8192, 4096, 1, MX_RATE_FP8};
+    double before = mx_gemm_seconds(&c, &g);
+    g.rate = MX_RATE_INT8;
+    near(mx_gemm_seconds(&c, &g), before + 6 * results / 1e12, "a GEMM of int8");
+}
+
+MX_TEST(random_bits_take_time_where_bytes_come_faster)
+{
+    mx_plan_chip c = ideal();
+    near(mx_random_seconds(&c, 1e6, 0), 51 * 1e6 / 0.5e12, "instructions alone");
+    near(mx_random_seconds(&c, 1e6, 51e9), 51 * 1e6 / 0.5e12 - 51e9 / 1e15, "beside bytes");
+    MX_CHECK(mx_random_seconds(&c, 1e6, 1e15) == 0, "bytes take longer");
+}
