@@ -32,6 +32,12 @@ mx_status mx_pattern_json_number(mx_arena *a, const mx_number_range *r,
 /* What two schemas allow both, as one: `into` takes the keywords of `from`, which must not hold
  * $ref, allOf, anyOf or oneOf. The keyword that cannot be merged, or NULL. */
 const char *mx_schema_merge(json_t *into, const json_t *from);
+/* What stands in the schema at /$defs/Name and the like; NULL: nothing. */
+const json_t *mx_schema_find(const json_t *root, const char *path);
+/* The first keyword of the schema that is about one of the `kinds`; NULL: none. The kinds are types
+ * ('s'tring, 'n'umber, 'a'rray, 'o'bject), 'v'alues, other 'c'omposed schemas, 't'ype, and
+ * 'd'escription alone. */
+const char *mx_schema_keyword_of(const json_t *schema, const char *kinds);
 /* Whether a value has the type, or one of the types; NULL: any. */
 bool mx_json_has_type(const json_t *v, const json_t *type);
 /* Whether no document that is written from one of the schemas can be one of the other. */

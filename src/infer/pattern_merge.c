@@ -1,6 +1,7 @@
 /* pattern_merge.c - what two JSON schemas allow both, as one schema; and whether they exclude each
  * other. Keywords are merged one by one: types and enums by what they share, bounds by the tighter,
- * properties by name (one that both have becomes an allOf of the two), required by union. */
+ * properties by name (one that both have becomes an allOf of the two), items by position, required
+ * by union. */
 #include "infer/pattern_json.h"
 
 #include <math.h>
@@ -32,27 +33,45 @@ static json_t *types_of(const json_t *schema)
     return all;
 }
 
+/* Numbers are the same by value: a real that is whole is an integer. Gives a reference. */
+static json_t *canonical(const json_t *v)
+{
+    double x = json_is_real(v) ? json_real_value(v) : 0.5;
+    json_t *out = json_copy((json_t *)v), *in;
+    const char *name;
+    size_t i;
+    if (x == floor(x) && fabs(x) < 9e18) {
+        json_decref(out);
+        return json_integer((json_int_t)x);
+    }
+    json_array_foreach(out, i, in) json_array_set_new(out, i, canonical(in));
+    json_object_foreach(out, name, in) json_object_set_new(out, name, canonical(in));
+    return out;
+}
+
+/* A text that equal values share. */
+static char *key_of(const json_t *v)
+{
+    json_t *c = canonical(v);
+    char *text = json_dumps(c, JSON_ENCODE_ANY | JSON_COMPACT | JSON_SORT_KEYS);
+    json_decref(c);
+    return text;
+}
+
 /* Elements of x that y has, once each. Gives a reference. */
 static json_t *shared(const json_t *x, const json_t *y)
 {
-    enum { SAME = JSON_ENCODE_ANY | JSON_COMPACT | JSON_SORT_KEYS };
     json_t *all = json_array(), *in_y = json_object(), *v;
     size_t i;
-    if (json_array_size(x) * json_array_size(y) <= 64) {
-        json_array_foreach((json_t *)x, i, v) if (among(y, v) && !among(all, v))
-            json_array_append(all, v);
-        json_decref(in_y);
-        return all;
-    }
     json_array_foreach((json_t *)y, i, v)
     {
-        char *text = json_dumps(v, SAME);
+        char *text = key_of(v);
         json_object_set_new(in_y, text, json_true());
         mx_free(text);
     }
     json_array_foreach((json_t *)x, i, v)
     {
-        char *text = json_dumps(v, SAME);
+        char *text = key_of(v);
         if (json_object_del(in_y, text) == 0)
             json_array_append(all, v);
         mx_free(text);
@@ -104,6 +123,45 @@ static bool merge_required(json_t *into, const json_t *from)
     json_array_extend(all, (json_t *)from);
     json_object_set_new(into, "required", all);
     return true;
+}
+
+/* What both allow, NULL being anything. Gives a reference, or NULL. */
+static json_t *both_of(json_t *x, json_t *y)
+{
+    if (!x || json_is_true(x) || json_is_false(y))
+        return json_incref(y);
+    if (!y || json_is_true(y) || json_is_false(x) || json_equal(x, y))
+        return json_incref(x);
+    return json_pack("{s:[O,O]}", "allOf", x, y);
+}
+
+/* Items by their position: one that one schema has a place for is of the other's, or of its
+ * `items`. Where nothing may stand at a position, lists end before it. */
+static void merge_items(json_t *into, const json_t *from)
+{
+    static const char first[] = "prefixItems", rest[] = "items", most[] = "maxItems";
+    const json_t *x = json_object_get(into, first), *y = json_object_get(from, first);
+    json_t *more[] = {json_object_get(into, rest), json_object_get(from, rest)};
+    json_t *all = json_array(), *others = both_of(more[0], more[1]);
+    size_t n = json_array_size(x), m = json_array_size(y);
+    for (size_t i = 0; i < n || i < m; i++) {
+        json_t *one = both_of(i < n ? json_array_get(x, i) : more[0],
+                              i < m ? json_array_get(y, i) : more[1]);
+        if (json_is_false(one)) {
+            const json_t *old = json_object_get(into, most);
+            if (!old || json_number_value(old) > (double)i)
+                json_object_set_new(into, most, json_integer((json_int_t)i));
+            json_decref(one);
+            break;
+        }
+        json_array_append_new(all, one ? one : json_true());
+    }
+    if (json_array_size(all))
+        json_object_set(into, first, all);
+    if (others)
+        json_object_set(into, rest, others);
+    json_decref(all);
+    json_decref(others);
 }
 
 static bool merge_enum(json_t *into, const json_t *from)
@@ -173,8 +231,13 @@ const char *mx_schema_merge(json_t *into, const json_t *from)
     json_t *v;
     if (closed(into, from) || closed(from, into))
         return "additionalProperties";
-    json_object_foreach((json_t *)from, name,
-                        v) if (!merge_keyword(into, name, v, from)) return name;
+    merge_items(into, from);
+    json_object_foreach((json_t *)from, name, v)
+    {
+        bool item = strcmp(name, "items") == 0 || strcmp(name, "prefixItems") == 0;
+        if (!item && !merge_keyword(into, name, v, from))
+            return name;
+    }
     return NULL;
 }
 
@@ -248,11 +311,29 @@ static bool lacks(const json_t *x, const json_t *y)
 {
     size_t i;
     const json_t *v, *mine = json_object_get(x, "properties");
+    if (!mine || mx_schema_keyword_of(x, "c")) /* which may have more properties */
+        return false;
     json_array_foreach(json_object_get(y, "required"), i,
-                       v) if (json_is_string(v) && mine &&
-                              !json_object_get(mine, json_string_value(v)) &&
+                       v) if (json_is_string(v) && !json_object_get(mine, json_string_value(v)) &&
                               !requires(x, json_string_value(v))) return true;
     return false;
+}
+
+static bool takes_objects_alone(const json_t *schema)
+{
+    const json_t *type = json_object_get(schema, "type");
+    const char *name = json_string_value(json_array_size(type) == 1 ? json_array_get(type, 0)
+                                                                   : type);
+    return name && strcmp(name, "object") == 0;
+}
+
+/* Whether no value but an object can be of both: one takes objects alone, or both are written as
+ * objects, for want of a type. */
+static bool meet_in_objects(const json_t *x, const json_t *y)
+{
+    if (takes_objects_alone(x) || takes_objects_alone(y))
+        return true;
+    return !mx_schema_keyword_of(x, "snact") && !mx_schema_keyword_of(y, "snact");
 }
 
 bool mx_schemas_exclude(const json_t *x, const json_t *y)
@@ -263,6 +344,8 @@ bool mx_schemas_exclude(const json_t *x, const json_t *y)
         return true;
     if (values_lack_type(x, y) || values_lack_type(y, x))
         return true;
+    if (!meet_in_objects(x, y))
+        return false;
     json_object_foreach(json_object_get(x, "properties"), name, v)
     {
         const json_t *other = json_object_get(json_object_get(y, "properties"), name);

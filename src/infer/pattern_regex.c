@@ -82,12 +82,34 @@ static mx_pattern *chars(reader *r, set *s)
     return p ? p : wrong(r, "a set without characters");
 }
 
-/* \d and its like; false: another letter. inverted: what is added is what is left out. */
-static bool add_class(set *s, uint8_t c, bool inverted)
+/* Where ten digits begin that are not ASCII (general category Nd of Unicode 14). */
+static const uint32_t other_digits[] = {
+    0x660, 0x6f0, 0x7c0, 0x966, 0x9e6, 0xa66, 0xae6, 0xb66, 0xbe6, 0xc66, 0xce6, 0xd66, 0xde6,
+    0xe50, 0xed0, 0xf20, 0x1040, 0x1090, 0x17e0, 0x1810, 0x1946, 0x19d0, 0x1a80, 0x1a90, 0x1b50,
+    0x1bb0, 0x1c40, 0x1c50, 0xa620, 0xa8d0, 0xa900, 0xa9d0, 0xa9f0, 0xaa50, 0xabf0, 0xff10,
+    0x104a0, 0x10d30, 0x11066, 0x110f0, 0x11136, 0x111d0, 0x112f0, 0x11450, 0x114d0, 0x11650,
+    0x116c0, 0x11730, 0x118e0, 0x11950, 0x11c50, 0x11d50, 0x11da0, 0x16a60, 0x16ac0, 0x16b50,
+    0x1e140, 0x1e2f0, 0x1e950, 0x1fbf0};
+
+/* What is of a class in some dialects alone: it is neither in the class nor in its complement. */
+static void add_doubtful(set *s, uint8_t letter)
 {
     static const mx_char_range spaces[] = {
         {0x1c, 0x1f},     {0x85, 0x85},     {0xa0, 0xa0},     {0x1680, 0x1680}, {0x2000, 0x200a},
         {0x2028, 0x2029}, {0x202f, 0x202f}, {0x205f, 0x205f}, {0x3000, 0x3000}, {0xfeff, 0xfeff}};
+    for (size_t i = 0; letter == 's' && i < sizeof spaces / sizeof *spaces; i++)
+        add(s, spaces[i].from, spaces[i].to);
+    for (size_t i = 0; letter == 'd' && i < sizeof other_digits / sizeof *other_digits; i++)
+        add(s, other_digits[i], other_digits[i] + 9);
+    if (letter == 'd') /* of mathematics */
+        add(s, 0x1d7ce, 0x1d7ff);
+    if (letter == 'w')
+        add(s, 0x80, LAST_CHAR);
+}
+
+/* \d and its like; false: another letter. inverted: what is added is what is left out. */
+static bool add_class(set *s, uint8_t c, bool inverted)
+{
     set in = {0};
     if (c == 'd' || c == 'D') {
         add(&in, '0', '9');
@@ -102,9 +124,8 @@ static bool add_class(set *s, uint8_t c, bool inverted)
     } else {
         return false;
     }
-    if ((c | 32) == 's' && (c == 'S') != inverted) /* dialects differ in what else is a space */
-        for (size_t i = 0; i < sizeof spaces / sizeof *spaces; i++)
-            add(&in, spaces[i].from, spaces[i].to);
+    if ((c < 'a') != inverted)
+        add_doubtful(&in, c | 32);
     if (c < 'a')
         invert(&in);
     for (int i = 0; i < in.n; i++)

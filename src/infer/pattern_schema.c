@@ -18,7 +18,7 @@ enum {
     MOST_DEPTH = 256,
     MOST_VISITS = 20000,
     MOST_WORK = 8000000, /* keywords merged and compared */
-    MOST_ITEMS = 1000,
+    MOST_ITEMS = 1000000, /* and characters; more than a context holds */
     MOST_ROUNDS = 16, /* of definitions that refer to themselves */
     BUCKETS = 4096
 };
@@ -82,18 +82,19 @@ static mx_pattern *any_value(reader *r)
 
 /* --- keywords of one type --- */
 
-/* A bound, or `usual` where there is none. */
+/* A bound, or `usual` where there is none. One that nothing reaches is as good as a higher one. */
 static int bound(reader *r, const json_t *schema, const char *name, int usual)
 {
     const json_t *v = json_object_get(schema, name);
     if (!v)
         return usual;
     double n = json_number_value(v);
-    if (!json_is_number(v) || !(n >= 0) || n > MOST_ITEMS || n != floor(n)) {
-        wrong(r, name, "must be an integer from 0 to 1000");
+    bool least = strncmp(name, "min", 3) == 0;
+    if (!json_is_number(v) || !(n >= 0) || n != floor(n) || (least && n > MOST_ITEMS)) {
+        wrong(r, name, "must be an integer, at least 0, and for a least at most 1000000");
         return usual;
     }
-    return (int)n;
+    return n < MOST_ITEMS ? (int)n : MOST_ITEMS;
 }
 
 static mx_pattern *string(reader *r, const json_t *schema)
@@ -333,8 +334,7 @@ static mx_pattern *by_type(reader *r, const json_t *schema, const char *type)
 
 /* --- schemas --- */
 
-/* What a keyword is about: a type ('s'tring, 'n'umber, 'a'rray, 'o'bject), 'v'alues, other
- * 'c'omposed schemas, 't'ype, or 'd'escription alone. 0: it is not known. */
+/* What a keyword is about, as a kind of mx_schema_keyword_of. 0: it is not known. */
 static char about(const char *keyword)
 {
     static const char *const words[] = {"s minLength maxLength pattern format ",
@@ -355,8 +355,7 @@ static char about(const char *keyword)
     return 0;
 }
 
-/* The first keyword of the schema that is about one of the `kinds`; NULL: none. */
-static const char *keyword_of(const json_t *schema, const char *kinds)
+const char *mx_schema_keyword_of(const json_t *schema, const char *kinds)
 {
     const char *name;
     json_t *v;
@@ -370,7 +369,7 @@ static mx_pattern *constants(reader *r, const json_t *schema)
 {
     const json_t *one = json_object_get(schema, "const"), *list = json_object_get(schema, "enum");
     const json_t *type = json_object_get(schema, "type");
-    const char *other = keyword_of(schema, "snaoc");
+    const char *other = mx_schema_keyword_of(schema, "snaoc");
     size_t n = 0, i;
     json_t *v;
     if (other)
@@ -388,31 +387,17 @@ static mx_pattern *constants(reader *r, const json_t *schema)
              : wrong(r, one ? "const" : "enum", "has no value of the schema's type");
 }
 
-/* #/$defs/Name, one step after the other; ~1 is / and ~0 is ~. */
+/* What a $ref leads to. */
 static const json_t *find(reader *r, const json_t *ref)
 {
     const char *path = json_string_value(ref);
-    const json_t *at = r->root;
-    if (!path || *path != '#') {
+    bool ours = path && *path == '#';
+    const json_t *at = ours ? mx_schema_find(r->root, path + 1) : NULL;
+    if (!ours)
         wrong(r, "$ref", "must lead to a definition of the same schema, #/$defs/Name");
-        return NULL;
-    }
-    for (path++; *path == '/' && at;) {
-        char name[256];
-        size_t n = 0;
-        for (path++; *path && *path != '/'; path++) {
-            bool tilde = *path == '~' && (path[1] == '0' || path[1] == '1');
-            if (n + 1 < sizeof name)
-                name[n++] = (char)(!tilde ? *path : path[1] == '1' ? '/' : '~');
-            path += tilde;
-        }
-        name[n] = 0;
-        at = json_is_array(at) ? json_array_get(at, strtoul(name, NULL, 10))
-                               : json_object_get(at, name);
-    }
-    if (!at || *path)
+    else if (!at)
         wrong(r, "$ref", "leads nowhere");
-    return *path ? NULL : at;
+    return at;
 }
 
 /* Whether nothing but `keyword` and descriptions stands in the schema. */
@@ -497,7 +482,7 @@ static mx_pattern *choices(reader *r, const json_t *schema)
         return wrong(r, keyword, "must be a list that is not empty, and one of anyOf and oneOf");
     for (size_t i = 0; i < n; i++) {
         json_t *branch = json_array_get(list, i), *both;
-        if (keyword_of(schema, "snaovt")) {
+        if (mx_schema_keyword_of(schema, "snaovt")) {
             json_t *rest = json_copy((json_t *)schema);
             json_object_del(rest, keyword);
             json_array_append_new(r->made, both = json_pack("{s:[o,O]}", "allOf", rest, branch));
@@ -518,7 +503,7 @@ static mx_pattern *of_types(reader *r, const json_t *schema)
 {
     static const char *const types[] = {"string", "number", "array", "object"};
     const json_t *type = json_object_get(schema, "type");
-    const char *keyword = keyword_of(schema, "snao");
+    const char *keyword = mx_schema_keyword_of(schema, "snao");
     mx_pattern *all = mx_pattern_never(r->a);
     size_t i;
     json_t *v;
@@ -547,9 +532,9 @@ static mx_pattern *read_value(reader *r, const json_t *schema)
         wrong(r, name, "is not supported");
     if (r->error)
         return NULL;
-    if (keyword_of(schema, "v"))
+    if (mx_schema_keyword_of(schema, "v"))
         return constants(r, schema);
-    return keyword_of(schema, "c") ? choices(r, schema) : of_types(r, schema);
+    return mx_schema_keyword_of(schema, "c") ? choices(r, schema) : of_types(r, schema);
 }
 
 static bool is_on_path(const reader *r, const json_t *schema)

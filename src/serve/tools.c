@@ -237,9 +237,10 @@ json_t *mx_tools_delta(mx_part *p, bool last)
         delta = tool_call(p, 0, name, json_string(""));
         json_object_set_new(delta, "index", json_integer(0));
     }
-    /* the last brace is not the arguments' */
-    bool whole = last && ends_whole(r);
-    size_t to = r->reply.settled - (r->reply.settled > from && (!last || whole) ? 1 : 0);
+    /* the last brace is not the arguments'; until the end any may be the last */
+    size_t to = r->reply.settled;
+    bool brace = to > from && mx_str_text(&r->reply.text)[to - 1] == '}';
+    to -= brace && (!last || ends_whole(r));
     if (to > p->sent) {
         json_t *piece = json_stringn(mx_str_text(&r->reply.text) + p->sent, to - p->sent);
         if (delta)

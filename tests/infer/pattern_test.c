@@ -46,6 +46,11 @@ MX_TEST(patterns_of_regular_expressions)
          {"x", "\xdf\xbf", "\xed\x9f\xbf", "\xf4\x8f\xbf\xbf"},
          {"\n", "\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80"}},
         {"[α-ω]{2}", {"αω", "μν"}, {"α", "Ω", "ab"}},
+        /* dialects differ in which letters and digits are \\w and \\d beyond ASCII */
+        {"\\W+", {"- ", "#"}, {"a", "_", "é", "中"}},
+        {"[^\\w]", {"-", " "}, {"a", "é"}},
+        {"\\D+", {"é", "a中"}, {"5", "٣", "𝟘"}},
+        {"[^\\d]", {"é", "x"}, {"5", "٣"}},
         {"(?:a(b|c){2})+?", {"abc", "acbabb"}, {"ab", "abca"}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -258,6 +263,23 @@ MX_TEST(schemas_hold_documents_to_their_keywords)
         {"{'type':'integer','format':'uint8','exclusiveMinimum':3}", {"4", "255"}, {"3", "256"}},
         {"{'type':'number','format':'double'}", {"-0.5", "1e9"}, {"x"}},
         {"{'title':'anything'}", {"1", "[{'a':null}]"}, {"[1", "x"}},
+        {"{'allOf':[{'type':'array','prefixItems':[{'type':'integer'}],'maxItems':2},"
+         "{'items':{'type':'number','minimum':5}}]}",
+         {"[5]", "[7,5.5]"},
+         {"[4]", "[5.5]", "[5,4]"}},
+        {"{'type':'array','items':{'type':'integer'},'allOf':[{'prefixItems':[{'minimum':5}]}]}",
+         {"[5]", "[6,-6]"},
+         {"[4]", "[5.5]"}},
+        {"{'allOf':[{'type':'array','prefixItems':[{'const':1},{'const':2}]},"
+         "{'prefixItems':[{'type':'integer'}],'items':false}]}",
+         {"[1]"},
+         {"[1,2]", "[2]"}},
+        {"{'oneOf':[{'properties':{'k':{'const':1}},'required':['k']},"
+         "{'properties':{'k':{'const':2}},'required':['k']}]}",
+         {"{'k':1}", "{'k':2}"},
+         {"{'k':3}"}},
+        {"{'type':'string','maxLength':2147483647}", {"'abc'"}, {"abc"}},
+        {"{'$ref':'#/$defs/a%20b','$defs':{'a b':{'const':1}}}", {"1"}, {"2"}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mx_arena a = {0};
@@ -361,6 +383,16 @@ MX_TEST(schemas_that_cannot_be_followed)
         {"{'type':'object','properties':{'a':{}},'required':['b'],'additionalProperties':false}",
          "required"},
         {"{'oneOf':[{'type':'number'},{'type':'integer'}]}", "oneOf"},
+        {"{'oneOf':[{'const':1},{'const':1.0}]}", "oneOf"},
+        {"{'oneOf':[{'enum':[[1]]},{'enum':[[1.0],'x']}]}", "oneOf"},
+        {"{'oneOf':[{'type':'object','properties':{'a':{}},'required':['a'],'anyOf':[{"
+         "'properties':{'b':{}},'required':['b']}]},"
+         "{'type':'object','properties':{'b':{}},'required':['b']}]}",
+         "oneOf"},
+        {"{'oneOf':[{'type':['object','string'],'properties':{'a':{'const':1}},'required':['a']},"
+         "{'properties':{'a':{'const':2}},'required':['a']}]}",
+         "oneOf"},
+        {"{'type':'string','minLength':1000001}", "minLength"},
         {"{'allOf':[{'type':'string'},{'type':'null'}]}", "type"},
         {"{'':1}", "not supported"},
     };

@@ -2,7 +2,7 @@
 #include "../test.h"
 
 #include "base/str.h"
-#include "serve/tool_calls.h"
+#include "serve/tools.h"
 #include <string.h>
 
 static const char TOOLS[] =
@@ -102,4 +102,56 @@ MX_TEST(calls_of_tools_are_found)
     whole = mx_call_form_of("\"parameters\": dictionary");
     MX_CHECK(mx_calls_before(whole, " {", 2) == 0 && mx_calls_before(whole, "a {", 3) == 3,
              "an answer that begins like JSON is held back");
+}
+
+/* What a stream gives of a forced call's arguments, where its answer grows by `step` characters;
+ * `whole`: it ends by itself. */
+static void stream(const char *answer, int step, bool whole, mx_str *out)
+{
+    mx_served served = {.calls = mx_call_form_of(NULL)};
+    mx_api_call c = {.served = &served, .api = &mx_api_chat, .forced = true};
+    mx_request r = {.reply = {.stopped_by = -1}};
+    mx_part p = {.call = &c, .r = &r};
+    mx_str text = {0};
+    quote(&text, answer);
+    for (size_t n = 0; n < text.len;) {
+        size_t from = n;
+        for (int k = 0; k < step && n < text.len; k++)
+            do
+                n++;
+            while (n < text.len && (text.text[n] & 0xc0) == 0x80);
+        mx_str_add_n(&r.reply.text, text.text + from, n - from);
+        r.reply.settled = n;
+        r.finish = n < text.len ? MX_FINISH_NOT : whole ? MX_FINISH_STOP : MX_FINISH_LENGTH;
+        json_t *delta = mx_tools_delta(&p, n == text.len);
+        const char *piece =
+            json_string_value(json_object_get(json_object_get(delta, "function"), "arguments"));
+        mx_str_add(out, piece ? piece : "");
+        json_decref(delta);
+    }
+    mx_str_fini(&r.reply.text);
+    mx_str_fini(&text);
+}
+
+/* Characters of several bytes are whole in every piece. */
+MX_TEST(forced_calls_stream_all_of_their_arguments)
+{
+    static const char head[] = "{'name': 'look', 'arguments': ";
+    static const char *const arguments[] = {"{'city': 'Zürich'}",
+                                            "{'a': {'ä': {}}, '日本': '😀'}", "{}"};
+    mx_str answer = {0}, want = {0}, got = {0};
+    for (size_t i = 0; i < 3; i++)
+        for (int step = 1; step < 50; step++)
+            for (int whole = 0; whole < 2; whole++) {
+                mx_str_clear(&answer);
+                mx_str_clear(&got);
+                mx_str_addf(&answer, "%s%s%s", head, arguments[i], whole ? "}" : "");
+                quote(&want, arguments[i]);
+                stream(mx_str_text(&answer), step, whole, &got);
+                MX_CHECK(strcmp(mx_str_text(&got), mx_str_text(&want)) == 0, "%s by %d: %s",
+                         mx_str_text(&answer), step, mx_str_text(&got));
+            }
+    mx_str_fini(&answer);
+    mx_str_fini(&want);
+    mx_str_fini(&got);
 }
