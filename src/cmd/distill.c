@@ -1,4 +1,4 @@
-/* distill.c - maxc distill: learn the distributions of a teacher; resumes by itself. */
+/* distill.c - maxc distill: learn the distributions of a teacher; resumes automatically. */
 #include "cmd/trl_defaults.h"
 #include "cmd/verb.h"
 #include "post/teacher_file.h"

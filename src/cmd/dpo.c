@@ -1,4 +1,4 @@
-/* dpo.c - maxc dpo: learn from preferences; resumes by itself. */
+/* dpo.c - maxc dpo: learn from preferences; resumes automatically. */
 #include "cmd/trl_defaults.h"
 #include "cmd/verb.h"
 #include "train/run/objective.h"

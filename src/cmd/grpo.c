@@ -1,4 +1,4 @@
-/* grpo.c - maxc grpo: learn from rewards; resumes by itself. */
+/* grpo.c - maxc grpo: learn from rewards; resumes automatically. */
 #include "cmd/trl_defaults.h"
 #include "cmd/verb.h"
 #include "train/run/objective.h"

@@ -1,4 +1,4 @@
-/* sft.c - maxc sft: fine-tune a model on answers; resumes by itself. */
+/* sft.c - maxc sft: fine-tune a model on answers; resumes automatically. */
 #include "cmd/trl_defaults.h"
 #include "cmd/verb.h"
 #include "train/run/objective.h"

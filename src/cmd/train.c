@@ -1,4 +1,4 @@
-/* train.c - maxc train: pre-train or fully fine-tune; resumes by itself. */
+/* train.c - maxc train: pre-train or fully fine-tune; resumes automatically. */
 #include "cmd/verb.h"
 #include "train/run/run.h"
 
@@ -9,7 +9,7 @@ static mx_status run(mx_invocation *inv)
 
 const mx_verb mx_verb_train = {
     .name = "train",
-    .doc = "pre-train or fully fine-tune a model; resumes by itself",
+    .doc = "pre-train or fully fine-tune a model; resumes automatically",
     .usage =
         "[FILE.yml] model_name=NAME run_name=NAME [dataset_path=...] [steps=...] [key=value ...]",
     .help = "Writes everything to base_output_directory/run_name. When that folder holds a\n"

@@ -218,7 +218,7 @@ static mx_status alloc_values(mx_exec *e)
     const mx_program *p = e->program;
     mx_session *s = e->session;
     mx_device *d = s->device;
-    if (d->traits->plans_memory) { /* every value by itself */
+    if (d->traits->plans_memory) { /* each value separately */
         e->own = MX_NEW_N(&e->arena, mx_device_buffer, (size_t)p->graph->n_nodes * MX_MAX_OUT);
         return for_each_storage(e, allocate_one);
     }

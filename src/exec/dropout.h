@@ -1,7 +1,7 @@
 /* dropout.h - dropout of token embeddings and of what attention and MLP add to the residual stream,
  * and of attention's probabilities.
  *
- * Each element is dropped by itself, with a counter-based number of (dropout_seed, the tensor's
+ * Each element is dropped independently, with a counter-based number of (dropout_seed, the tensor's
  * name, the element's index in the whole tensor): neither mesh nor resumption changes it.
  */
 #ifndef MX_EXEC_DROPOUT_H

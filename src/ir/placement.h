@@ -18,7 +18,7 @@ typedef struct {
     /* A sequence cut by `context` in chunks of equal work (ops/reorder.c). A whole sequence is
      * always in its natural order. */
     bool zigzag[MX_MAX_FACTORS];
-    /* A dim made of several blocks (channels of q, k and v): each is cut by itself, and a rank has
+    /* A dim made of several blocks (channels of q, k and v): each is cut separately, and a rank has
      * its piece of each, one after the other. The factors then only say which axes cut, outermost
      * first; their sizes are 0. No blocks: n_blocks = 0. */
     int n_blocks;

@@ -36,7 +36,7 @@ const mx_key mx_keys_maxtext[] = {
     FOREIGN("remat_policy_for_vit", "layers of the encoder follow remat_policy"),
     FOREIGN("image_placeholder", "the family's own mark stands for an image"),
     FOREIGN("enable_dropout", "dropout_rate=0 turns it off; it is never on in evaluation"),
-    FOREIGN("max_inflight_computations", "the loop queues one step ahead by itself"),
+    FOREIGN("max_inflight_computations", "the loop always queues one step ahead"),
     FOREIGN("tokenize_train_data", "token ids in the data are recognised"),
     FOREIGN("tokenize_eval_data", "token ids in the data are recognised"),
     FOREIGN("grain_ram_budget_mb", "threads are not tuned; see loader_threads"),

@@ -145,7 +145,7 @@ static int64_t forward_runs(const mx_call *c, const mx_delta *whole, int64_t of,
     return n;
 }
 
-/* Decoding: every sequence by itself, since they may have different numbers of tokens. Where there
+/* Decoding: each sequence on its own, since they may have different numbers of tokens. Where there
  * are enough of them threads take whole sequences, else they share out heads. */
 static void forward_rows(const mx_call *c, const mx_delta *whole, char *state, char *work)
 {

@@ -8,7 +8,7 @@
  * is needed. Ids outside the table are left out, as in embed.
  *
  * With `parts`, ids are sorted and `start` (v parts + 1) says where those of each part of every row
- * begin: each part is summed by itself, and then the parts, in order (see grouped_outer.c).
+ * begin: each part is summed separately, and then the parts, in order (see grouped_outer.c).
  */
 #include "base/simd.h"
 #include "base/vmath.h"
@@ -48,7 +48,7 @@ ADD_ROW(float, add_f32)
 ADD_ROW(double, add_f64)
 
 /* Columns [from, from + n) of row `to` += those of dy's rows from `first` to `last`, which are
- * summed by themselves. */
+ * summed separately. */
 static void add_part(const mx_call *c, int64_t to, int64_t first, int64_t last, int64_t from,
                      int64_t n)
 {

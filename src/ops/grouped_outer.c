@@ -4,7 +4,7 @@
  * over the rows start[e] <= i < start[e + 1]. An expert without rows gets zeros. The other layout
  * (e, d, f) is the same op with a and b exchanged.
  *
- * With `parts` there are starts of that many parts of every expert: each part is summed by itself,
+ * With `parts` there are starts of that many parts of every expert: each part is summed separately,
  * and then the parts, in order. So an expert whose rows come from several ranks has the bits of one
  * that saw them as microbatches. Made by compile/mesh/expert_sums.c, for devices that list its
  * rule.

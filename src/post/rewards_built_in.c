@@ -115,6 +115,6 @@ const mx_reward mx_reward_json = {
 };
 const mx_reward mx_reward_ended = {
     .name = "ended",
-    .doc = "1 where the answer ended by itself",
+    .doc = "1 where the answer ended before the limit",
     .score = ended,
 };

@@ -6,7 +6,7 @@
  *
  * Names of a tensor's dims are one text, "embed,mlp"; an empty name is a dim that stays whole.
  *     heads*64           cut between units of 64 only (heads that lie in one dim)
- *     heads(128*64+64)   blocks of 128, in units of 64, and of 64: each is cut by itself
+ *     heads(128*64+64)   blocks of 128, in units of 64, and of 64: each is cut separately
  *     vocab              and activation_vocab need not divide: the last pieces are rounded up
  */
 #ifndef MX_COMPILE_AXIS_RULES_H

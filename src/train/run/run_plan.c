@@ -78,7 +78,7 @@ static mx_status check_memory(mx_run *r)
     mx_beside beside = {0};
     char a[32];
     mx_plan_of(&r->plan, &r->programs, &r->request.batch, &d);
-    MX_TRY(mx_run_goal_beside(r, &beside));
+    MX_TRY(mx_run_objective_beside(r, &beside));
     for (int i = 0; i < beside.n; i++)
         mx_progress_say(&r->report.progress, "memory: %s beside the run: %s",
                         mx_format_bytes(a, sizeof a, beside.v[i].bytes), beside.v[i].name);

@@ -492,7 +492,7 @@ static mx_status open_work(mx_run *r)
     mx_programs_ranks by = {r->ranks.comm->size, r->ranks.data_ranks,
                             r->mesh_rank ? &r->mesh_rank->how : NULL};
     MX_TRY(mx_programs_configure(&r->request, r->c, &r->model, by, &r->arena));
-    MX_TRY(mx_run_goal_read(r));
+    MX_TRY(mx_run_objective_read(r));
     MX_TRY(mx_ramp_make(&r->batch.ramp, r->c, &r->request.batch));
     mx_progress_phase(&r->report.progress, "opening the data");
     MX_TRY(open_data(r));
@@ -536,10 +536,10 @@ mx_status mx_run_open(mx_run *r, const mx_run_start *s, const mx_mesh_rank *mesh
         return MX_OK;
     MX_TRY(open_work(r));
     MX_TRY(open_state(r));
-    MX_TRY(mx_run_goal_open(r));
+    MX_TRY(mx_run_objective_open(r));
     MX_TRY(room_for_images(r));
     MX_TRY(mx_run_inflight_open(r));
-    MX_TRY(mx_run_stage_open(r));
+    MX_TRY(mx_run_batch_open(r));
     MX_TRY(open_checkpoints(r));
     MX_TRY(mx_run_watch_open(r));
     MX_TRY(mx_run_profile_open(r));
@@ -568,7 +568,7 @@ void mx_run_close(mx_run *r)
     mx_free(r->batch.places);
     mx_passthrough_close(&r->saving.passthrough);
     mx_model_files_close(&r->saving.files);
-    mx_run_stage_close(r);
+    mx_run_batch_close(r);
     mx_programs_close_pipelines(&r->programs);
     mx_session_close(r->session);
     mx_programs_close(&r->programs);

@@ -77,7 +77,7 @@ typedef struct {
     bool finished;    /* before it began: nothing is left to do */
 } mx_run_claim;
 
-/* Batches, and the program of their size. Owned by run_stage.c; buffers by run_setup.c. */
+/* Batches, and the program of their size. Owned by run_batch.c; buffers by run_setup.c. */
 typedef struct {
     mx_ramp ramp;
     int64_t stage;      /* of the ramp */
@@ -228,17 +228,17 @@ void mx_run_profile_end(mx_run *r, bool run_is_over);
 void mx_run_profile_stages_begin(mx_run *r);
 mx_status mx_run_profile_stages_take(mx_run *r) MX_MUST_USE;
 void mx_run_profile_stages_end(mx_run *r);
-/* run_stage.c: the batch, and the program of its size. */
-mx_status mx_run_stage_open(mx_run *r) MX_MUST_USE;
-void mx_run_stage_close(mx_run *r);
-mx_status mx_run_stage_enter(mx_run *r) MX_MUST_USE; /* that of the step after at.step */
+/* run_batch.c: the batch, and the program of its size. */
+mx_status mx_run_batch_open(mx_run *r) MX_MUST_USE;
+void mx_run_batch_close(mx_run *r);
+mx_status mx_run_batch_enter(mx_run *r) MX_MUST_USE; /* that of the step after at.step */
 /* NULL when there is no more data. */
 mx_status mx_run_next_batch(mx_run *r, const mx_batch **out) MX_MUST_USE;
-/* run_goal.c: the run's objective, where it has one. */
-mx_status mx_run_goal_read(mx_run *r) MX_MUST_USE; /* its keys, once the batch is planned */
+/* run_objective.c: the run's objective, where it has one. */
+mx_status mx_run_objective_read(mx_run *r) MX_MUST_USE; /* its keys, once the batch is planned */
 /* What it will keep beside the run's programs, once a session is open. */
-mx_status mx_run_goal_beside(mx_run *r, mx_beside *out) MX_MUST_USE;
-mx_status mx_run_goal_open(mx_run *r) MX_MUST_USE; /* once there are weights */
+mx_status mx_run_objective_beside(mx_run *r, mx_beside *out) MX_MUST_USE;
+mx_status mx_run_objective_open(mx_run *r) MX_MUST_USE; /* once there are weights */
 /* What the loss of a batch is a mean over. */
 int64_t mx_run_counted(const mx_run *r, const mx_batch *b);
 /* run_step.c: one step. */

@@ -310,7 +310,7 @@ mx_status mx_run_launch(mx_run *r, bool *end)
     const mx_batch *b;
     mx_inflight_step *f = &r->loop.inflight[r->at.step % 2];
     MX_ASSERT(!f->in_flight, "step %lld was not settled", (long long)f->step);
-    MX_TRY(mx_run_stage_enter(r));
+    MX_TRY(mx_run_batch_enter(r));
     double start = mx_clock_now();
     *f = (mx_inflight_step){.got = f->got, .step = r->at.step + 1, .began = start};
     f->loss_limit = f->norm_limit = INFINITY;

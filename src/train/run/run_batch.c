@@ -1,4 +1,4 @@
-/* run_stage.c - the batch of a step, and the program for a batch of its size (ramp.h).
+/* run_batch.c - the batch of a step, and the program for a batch of its size (ramp.h).
  *
  * The program of the full batch is compiled before the run begins, as always: it is the plan.
  * Programs of smaller batches are compiled when their stage begins and run in the scratch memory
@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-mx_status mx_run_stage_open(mx_run *r)
+mx_status mx_run_batch_open(mx_run *r)
 {
     r->batch.now = r->programs.step.exec;
     r->batch.microbatch = r->request.batch.microbatch;
@@ -42,13 +42,13 @@ static void leave(mx_run *r)
     mx_step_close(&r->batch.small);
 }
 
-void mx_run_stage_close(mx_run *r)
+void mx_run_batch_close(mx_run *r)
 {
     if (r->batch.now)
         leave(r);
 }
 
-mx_status mx_run_stage_enter(mx_run *r)
+mx_status mx_run_batch_enter(mx_run *r)
 {
     int64_t stage = mx_ramp_stage(&r->batch.ramp, r->at.step);
     if (stage == r->batch.stage)

@@ -1,4 +1,4 @@
-/* run_goal.c - a run that trains for an objective: where the two meet. */
+/* run_objective.c - what a run asks of its objective (objective.h), and when. */
 #include "train/run/run_state.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@ static const int *row_leaders(mx_run *r)
     return first;
 }
 
-mx_status mx_run_goal_read(mx_run *r)
+mx_status mx_run_objective_read(mx_run *r)
 {
     const mx_objective *o = r->goal.objective;
     mx_step_options *s = &r->request.options;
@@ -64,14 +64,14 @@ static void tell(mx_run *r)
     o->n_position = r->at.loader_bytes;
 }
 
-mx_status mx_run_goal_beside(mx_run *r, mx_beside *out)
+mx_status mx_run_objective_beside(mx_run *r, mx_beside *out)
 {
     const mx_objective *o = r->goal.objective;
     tell(r);
     return o && o->beside ? o->beside(&r->goal, out) : MX_OK;
 }
 
-mx_status mx_run_goal_open(mx_run *r)
+mx_status mx_run_objective_open(mx_run *r)
 {
     mx_objective_run *o = &r->goal;
     if (o->objective && o->objective->measure && *mx_config_text(r->c, "task_path"))
