@@ -221,7 +221,7 @@ static void print_json(const mx_model_spec *m, const mx_plan *p, const mx_plan_d
     json_decref(all);
 }
 
-/* What the run is for: the objective of the verb that comes first; NULL: plain training. */
+/* The objective of the run: that of the verb that comes first; NULL: plain training. */
 static const mx_objective *objective_of(const mx_invocation *inv)
 {
     const mx_verb *v = inv->n_args ? mx_verb_find(inv->args[0]) : NULL;

@@ -1,7 +1,8 @@
 /* forward.c - see forward.h. */
 #include "exec/forward.h"
 
-/* No message of a pipeline has it: theirs are numbers of microbatches, or of shared weights. */
+/* A tag that no message of a pipeline has: those are numbers of microbatches, or of shared
+ * weights. */
 enum { RESULTS = INT32_MIN };
 
 mx_forward_stages mx_forward_other(const mx_forward_stages *on)

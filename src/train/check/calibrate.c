@@ -71,7 +71,7 @@ static void enter(inputs *all, const mx_node *x, const mx_node *w, int *index_of
     in->weight = more;
 }
 
-/* In place of a loss: the sums are what the program is for. */
+/* In place of a loss: the program is only run for the sums. */
 static mx_node *build(mx_graph *g, const mx_head *h, mx_build *b, const void *settings)
 {
     (void)b;

@@ -6,8 +6,8 @@
 #include <math.h>
 #include <string.h>
 
-/* Window `at`: its sum of losses is added, and the tokens that counted. The last one is cut short;
- * what is missing is asked for nothing. */
+/* Window `at`: its sum of losses is added, and the tokens that counted. The last one is short; what
+ * is missing has no labels. */
 static mx_status add_window(mx_step *step, const mx_perplexity_of *of, int64_t at, int32_t *row,
                             double *sum, int64_t *count)
 {

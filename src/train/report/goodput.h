@@ -54,7 +54,7 @@ typedef struct {
     } mark[MX_GOODPUT_MARKS]; /* the latest durable points, oldest first */
     int n_marks;
     double read_bytes, read_seconds; /* of weights, by this process, within "load"; not saved */
-    bool was_damaged; /* the file could not be read: it was set aside and the account starts anew */
+    bool was_damaged; /* the file could not be read: it was set aside, and a new account begun */
     const mx_io *io;
     char path[4096];
 } mx_goodput;
@@ -72,7 +72,7 @@ mx_goodput_total(const mx_goodput *g); /* seconds since the first start, as far 
 double mx_goodput_fraction(const mx_goodput *g); /* step / total */
 /* A table: kind, time, share; one line each, empty ones left out. */
 void mx_goodput_report(const mx_goodput *g, mx_str *out);
-/* Only looks, for `maxc inspect`. MX_INPUT when there is no account. */
+/* Reads only, for `maxc inspect`. MX_INPUT when there is no account. */
 mx_status mx_goodput_read(mx_goodput *g, const char *run_dir) MX_MUST_USE;
 
 #endif

@@ -103,13 +103,13 @@ struct mx_objective {
      * rows [row, row + microbatch) of b themselves; `report` gives numbers of the last batch;
      * `position` is where `next` stands in the data, JSON, for checkpoints. */
     mx_status (*open)(mx_objective_run *o);
-    /* The memory of what `open` opens, on the device, found without a session; NULL: nothing. */
+    /* The device memory that what `open` opens will need, found without a session; NULL: none. */
     mx_status (*beside)(const mx_objective_run *o, mx_beside *out);
     void (*close)(mx_objective_run *o);
     mx_status (*next)(mx_objective_run *o, const mx_batch **b);
     mx_status (*feed)(mx_objective_run *o, mx_exec *e, const mx_batch *b, int64_t row);
     /* In stages: runs the programs whose results `feed` needs, for all microbatches of b. There
-     * `feed` is called on each stage at a time of its own, where nobody could run them together. */
+     * `feed` is called on each stage at a time of its own, when they could not be run together. */
     mx_status (*ahead)(mx_objective_run *o, const mx_batch *b);
     int (*report)(const mx_objective_run *o, mx_metric *out);
     /* Looks at the numbers of a step that is done: may the run go on? */
@@ -125,7 +125,7 @@ struct mx_objective {
 extern const mx_objective *const mx_objective_table[];
 extern const int mx_objective_count;
 
-/* Makes the request for the programs of plain training that for the objective's. */
+/* Turns the request for the programs of plain training into that for the objective's. */
 struct mx_programs_request;
 void mx_objective_apply(const mx_objective *o, const void *settings, const mx_config *c,
                         struct mx_programs_request *q);

@@ -38,7 +38,7 @@ static bool has_begun(const char *folder)
     return steps || n > 0;
 }
 
-/* Keys that say how a run is started, not what it is: no difference worth a word. */
+/* Keys that say how a run is started, not what it is: their differences are not reported. */
 static const char *const of_the_start[] = {"allow_config_change", "base_config",
                                            "base_output_directory", "run_name", NULL};
 

@@ -112,7 +112,7 @@ mx_status mx_run_ranks_find(mx_run *r)
     return MX_OK;
 }
 
-/* Is the way that was asked for there? */
+/* Is the requested transport available? */
 static mx_status check_way(const mx_run *r)
 {
     void *so;

@@ -14,8 +14,8 @@
  * With several ranks rank 0 keeps the state, on its machine. Ranks of other machines cannot read it
  * there: copy it to where they can and name it as load_full_state_path.
  *
- * /dev/shm is everybody's: what is found there counts only when it is ours and nobody else can
- * write to it.
+ * /dev/shm is shared by all users: what is found there counts only when it is ours and no other
+ * user can write to it.
  */
 #include "train/run/run_state.h"
 
@@ -59,7 +59,7 @@ mx_status mx_run_local_checkpoint_open(mx_run *r)
     return mx_comm_share_path(r->ranks.comm, &r->arena, &r->saving.local_dir);
 }
 
-/* Ours alone? Whoever may write to /dev/shm could have made a folder of this name. */
+/* Ours alone? Any user who may write to /dev/shm could have made a folder of this name. */
 static bool is_ours(const char *path)
 {
     struct stat s;
@@ -150,7 +150,8 @@ static bool in_memory(const char *path)
 
 mx_status mx_run_local_checkpoint_save(mx_run *r, const char *why, bool *kept)
 {
-    /* On a mesh the state is everybody's; else every rank has it and one copy is enough. */
+    /* On a mesh every rank has a part of the state; else each has all of it and one copy is
+     * enough. */
     mx_status st =
         mx_comm_agree(r->ranks.comm, r->ranks.leads || r->mesh_rank ? write_state(r) : MX_OK);
     *kept = !st;

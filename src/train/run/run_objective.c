@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* Who of the ranks with the same rows is the first, for each part of the rows. */
+/* The first of the ranks that have the same rows, for each part of the rows. */
 static const int *row_leaders(mx_run *r)
 {
     const mx_mesh_plan *p = r->mesh_rank->mesh;
@@ -37,7 +37,7 @@ mx_status mx_run_objective_read(mx_run *r)
     return MX_OK;
 }
 
-/* What it may know of the run, as far as that is there. */
+/* Gives it what it may know of the run, as far as that exists yet. */
 static void tell(mx_run *r)
 {
     mx_objective_run *o = &r->goal;

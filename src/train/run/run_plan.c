@@ -35,7 +35,7 @@ static mx_memory_available share_of(const mx_run *r, mx_memory_available left)
     return left;
 }
 
-/* What a GPU makes a choice of, the CPU does in one way. */
+/* Keys that choose among a GPU's ways to compute; the CPU has one. */
 static void say_without_choice(mx_run *r, const char *key, bool asked)
 {
     if (asked && mx_session_traits(r->session)->host_memory)
@@ -133,7 +133,7 @@ static mx_process_group *find_stages(const mx_run *r)
                      : r->mesh_rank->find_group((void *)r->mesh_rank, stage);
 }
 
-/* What a file of compiled programs does not go with. */
+/* What a file of compiled programs cannot be used with. */
 static mx_status check_saved(const mx_run *r)
 {
     const char *other = r->goal.objective                            ? "the objective of this verb"
@@ -193,7 +193,7 @@ mx_status mx_run_programs_open(mx_run *r)
     MX_TRY(open_session(r));
     MX_TRY(make_programs(r));
     say_quantization(r);
-    /* Together: nobody allocates while another still asks what is free. */
+    /* Together: no rank allocates while another still asks what is free. */
     MX_TRY(mx_comm_agree(r->ranks.comm, check_memory(r)));
     if (r->programs.pipelined)
         r->programs.stages = find_stages(r);

@@ -59,8 +59,8 @@ mx_status mx_run_save(mx_run *r)
     return MX_OK;
 }
 
-/* After so many failed saves the state is kept elsewhere and the run ends; it goes on where that
- * fails, too, and tries again after as many more. */
+/* After max_checkpoint_failures failed saves in a row the state is kept elsewhere and the run ends.
+ * If that fails too, the run goes on, and tries again after as many more. */
 mx_status mx_run_give_up_saving(mx_run *r)
 {
     int64_t limit = r->rules.max_checkpoint_failures;

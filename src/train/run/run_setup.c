@@ -279,8 +279,8 @@ static void say_data(mx_run *r)
     mx_str_fini(&text);
 }
 
-/* Bytes that nobody asked for, in the vocabulary of a model that has another tokenizer; and a
- * tokenizer that is asked for where none is needed, and is not there. */
+/* Notes on a tokenizer that is named, not needed and not there; and on bytes that are used by
+ * default in the vocabulary of a model that has another tokenizer. */
 static void say_tokenizer(mx_run *r)
 {
     const mx_train_data *d = &r->data;
