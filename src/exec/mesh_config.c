@@ -116,7 +116,7 @@ static mx_status read_context(mx_partition *how, const mx_config *c)
                    mx_config_where(c, key), key, want);
 }
 
-/* What the partition pass is told beside the degrees. */
+/* What the partition pass is given besides the degrees. */
 static mx_status read_ways(mx_mesh_plan *p, const mx_config *c)
 {
     MX_TRY(read_rules(p, c));

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One character, coded or as it is; *s moves behind it. */
+/* One character, coded or as it is; *s moves past it. */
 static char take(const char **s)
 {
     const char *at = *s;
