@@ -33,3 +33,12 @@ void mx_print_shown(const char *text, size_t n)
     fwrite(shown.text ? shown.text : text, 1, shown.text ? shown.len : n, stdout);
     mx_str_fini(&shown);
 }
+
+void mx_disarm(char *text)
+{
+    for (unsigned char *s = (unsigned char *)text; *s; s++)
+        if ((*s < 0x20 && *s != '\n' && *s != '\t') || *s == 0x7f)
+            *s = '?';
+        else if (*s == 0xc2 && s[1] >= 0x80 && s[1] <= 0x9f) /* those above 0x7f, in UTF-8 */
+            s[0] = s[1] = '?';
+}

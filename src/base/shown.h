@@ -10,5 +10,8 @@
 void mx_str_add_shown(mx_str *out, const char *text, size_t n);
 /* To standard output: as it is into a pipe or a file, shown on a terminal. */
 void mx_print_shown(const char *text, size_t n);
+/* In place, for messages, which quote files and peers: `?` for each byte that a terminal would
+ * obey. */
+void mx_disarm(char *text);
 
 #endif

@@ -2,6 +2,7 @@
 #include "base/status.h"
 
 #include "base/arena.h"
+#include "base/shown.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,16 +12,6 @@ struct mx_error {
     mx_code code;
     char text[];
 };
-
-/* Messages quote files and peers: control characters, which a terminal would obey, are escaped. */
-static void disarm(char *text)
-{
-    for (unsigned char *s = (unsigned char *)text; *s; s++)
-        if ((*s < 0x20 && *s != '\n' && *s != '\t') || *s == 0x7f)
-            *s = '?';
-        else if (*s == 0xc2 && s[1] >= 0x80 && s[1] <= 0x9f) /* those above 0x7f, in UTF-8 */
-            s[0] = s[1] = '?';
-}
 
 static mx_status make(mx_code code, const char *fmt, va_list ap, const char *suffix)
 {
@@ -35,7 +26,7 @@ static mx_status make(mx_code code, const char *fmt, va_list ap, const char *suf
     vsnprintf(e->text, (size_t)n + 1, fmt, ap);
     if (suffix)
         snprintf(e->text + n, extra + 1, ": %s", suffix);
-    disarm(e->text);
+    mx_disarm(e->text);
     return e;
 }
 

@@ -9,6 +9,7 @@
  *     maxc data sft dataset_path=chat.jsonl loss_on=assistant show=tokens
  */
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/shown.h"
 #include "cmd/verb.h"
 #include "exec/model_ref.h"
@@ -160,7 +161,12 @@ static mx_status objective_of(const mx_invocation *inv, const mx_objective **out
 static mx_status find_model(const mx_config *c, mx_arena *a, const char **dir)
 {
     const char *from = mx_config_text(c, "load_parameters_path");
-    return *from ? mx_model_place(from, MX_FETCH_CONFIG, c, a, dir) : MX_OK;
+    if (!*from)
+        return MX_OK;
+    MX_TRY(mx_model_place(from, MX_FETCH_CONFIG, c, a, dir));
+    return mx_dir_exists(*dir) ? MX_OK
+                               : mx_fail(MX_INPUT, "%s: load_parameters_path=%s is no folder",
+                                         mx_config_where(c, "load_parameters_path"), from);
 }
 
 static mx_status run(mx_invocation *inv)

@@ -9,6 +9,7 @@
 #include "store/weights.h"
 #include "text/tokenizer/tokenizer_files.h"
 #include "keys/keys.h"
+#include <dirent.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -37,6 +38,32 @@ static mx_status newest_of(mx_arena *a, const char *path, const char **out)
     return MX_OK;
 }
 
+static int is_run_of(const char *parent, const struct dirent *e)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s/checkpoints", parent, e->d_name);
+    return e->d_name[0] != '.' && access(path, F_OK) == 0;
+}
+
+/* runs/mien where runs holds runs: a typing error, and no name to ask the hub for. */
+static mx_status refuse_missing_run(const char *given, mx_arena *a)
+{
+    const char *parent = mx_arena_printf(a, "%.*s", (int)strcspn(given, "/"), given);
+    mx_str runs = {0};
+    DIR *d = opendir(parent);
+    int n = 0;
+    for (struct dirent *e; d && (e = readdir(d));)
+        if (is_run_of(parent, e) && ++n <= 12)
+            mx_str_addf(&runs, "%s%s", n > 1 ? ", " : "", e->d_name);
+    if (d)
+        closedir(d);
+    mx_status st = n ? mx_fail(MX_INPUT, "%s: there is no such run; %s has %s%s", given, parent,
+                               mx_str_text(&runs), n > 12 ? ", ..." : "")
+                     : MX_OK;
+    mx_str_fini(&runs);
+    return st;
+}
+
 /* One line for each file that is not in the cache yet. */
 static void say_fetch(void *ctx, const char *file, int64_t done, int64_t total)
 {
@@ -57,6 +84,7 @@ mx_status mx_model_place(const char *given, mx_fetch_what what, const mx_config 
         return newest_of(a, given, dir);
     if (!mx_hub_is_name(given) || access(given, F_OK) == 0)
         return MX_OK;
+    MX_TRY(refuse_missing_run(given, a));
     char **paths, *folder, latest[256] = "";
     int n;
     const char *all = mx_arena_printf(a, "%s%s", mx_tokenizer_patterns,

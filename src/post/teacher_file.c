@@ -1,16 +1,14 @@
 /* teacher_file.c - see teacher_file.h: reading. */
 #include "post/teacher_file.h"
 
-#include <jansson.h>
+#include "base/json_doc.h"
 #include <string.h>
 
 static mx_status read_facts(mx_teacher_file *f, const char *path)
 {
-    json_error_t e;
-    json_t *j = json_load_file(path, 0, &e);
-    if (!j)
-        return mx_fail(MX_INPUT, "%s: %s; expected a folder that `maxc distill write_teacher=DIR` "
-                       "has written, to its end", path, e.text);
+    json_t *j;
+    MX_TRY(mx_status_wrap(mx_json_load(path, NULL, &j), "expected a folder that `maxc distill "
+                          "write_teacher=DIR` has written, to its end"));
     const struct {
         const char *name;
         int64_t *to;

@@ -11,6 +11,15 @@ has() { grep -qF -- "$1" "$dir/out" || { cat "$dir/out"; fail "expected \"$1\"";
 has "--- step 0, row 0: "
 has "rows are "
 
+# what is named is used or refused: no model, no data
+code=0; "$maxc" data load_parameters_path="$dir/nothere" > "$dir/out" 2>&1 || code=$?
+[ $code = 3 ] || fail "a model that is not there: $code"
+has "load_parameters_path=$dir/nothere is no folder"
+mkfifo "$dir/mixture"
+code=0; timeout 60 "$maxc" data dataset_type=grain grain_train_mixture_config_path="$dir/mixture" > "$dir/out" 2>&1 || code=$?
+[ $code = 3 ] || fail "a pipe for a mixture: $code"
+has "expected a regular file and found a special file"
+
 # one's own lines, masks made visible
 cat > "$dir/chat.jsonl" <<'END'
 {"messages": [{"role": "user", "content": "What is 2 + 2?"}, {"role": "assistant", "content": "4"}]}

@@ -26,6 +26,10 @@ expect 0 '^run  *step  *steps  *loss  *evaluation  *tokens  *tokens/s  *state  *
 expect 0 '^two  *60  *60  *[0-9.]*  *[0-9.]*  *[0-9.]* *k*  *[0-9.]* *[kM]*  *finished  *20' $maxc inspect "$tmp/runs"
 [ "$(sed 1d "$tmp/out" | cut -d ' ' -f 1 | tr '\n' ' ')" = 'one three two ' ] || { echo "inspect.sh: $(cat "$tmp/out")"; bad=1; }
 expect 0 '"run": ".*/three"' $maxc inspect "$tmp/runs" format=json
+# A run that is not there is no name for the hub.
+program=$PWD/$maxc
+expect 3 'runs/tow: there is no such run; runs has .*two' env -C "$tmp" "$program" generate runs/tow prompt=a
+expect 3 'runs/tow: there is no such run; runs has ' env -C "$tmp" "$program" sft load_parameters_path=runs/tow dataset_path=a.jsonl
 # Two: what differs, and their losses where both have steps; as one picture.
 both="$maxc inspect $tmp/runs/one $tmp/runs/two"
 expect 0 '^  learning_rate: 0.01 -> 0.001$' $both png="$tmp/two.png" svg="$tmp/two.svg" theme=dark

@@ -387,6 +387,10 @@ MX_TEST(chat_template_is_found_in_a_directory)
                    "chat_template.jinja: chat template line 2");
     write_file(dir, "tokenizer_config.json", "{");
     MX_CHECK_ERROR(mx_chat_template_open_dir(&t, dir, "tool_use"), "not valid JSON");
+    snprintf(sub, sizeof sub, "%s/chat_template.jinja", dir);
+    unlink(sub);
+    MX_CHECK(mkfifo(sub, 0600) == 0); /* nobody writes: to open it must not wait */
+    MX_CHECK_ERROR(mx_chat_template_open_dir(&t, dir, NULL), "found a special file");
     char command[400];
     snprintf(command, sizeof command, "rm -rf %s", dir);
     MX_CHECK(system(command) == 0);

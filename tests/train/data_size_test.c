@@ -36,6 +36,14 @@ MX_TEST(data_size_in_steps)
     q.samples = &s[1];
     q.steps = 7;
     check(&q, "data: 100 records, 900 tokens; one epoch is 10 steps; steps=7\n");
+    q.length = 1024;
+    check(&q, "data: 100 records, 900 tokens; one epoch is 10 steps; steps=7\n"
+              "data: rows are 0.88% full, the rest is padding: a max_target_length of less than "
+              "1024, or packing=true where documents may share a row, saves its time\n");
+    s[1].documents = 101; /* some rows hold two */
+    check(&q, "data: 100 records, 900 tokens; one epoch is 10 steps; steps=7\n");
+    s[1].documents = 100;
+    q.length = 64;
     s[1].cut_documents = 10;
     s[1].cut_tokens = 90;
     check(&q, "data: 100 records, 900 tokens; one epoch is 10 steps; steps=7\n"

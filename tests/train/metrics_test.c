@@ -96,6 +96,22 @@ MX_TEST(metrics_resume_cuts_back_repeated_steps_and_torn_lines)
     MX_CHECK_OK(mx_metrics_open(&m, dir, &(mx_metrics_options){.start_step = 20}));
     MX_CHECK(count_lines(dir) == 20, "%d lines after a torn one", count_lines(dir));
     MX_CHECK_OK(mx_metrics_close(m));
+    f = fopen(path, "a");
+    fwrite("{\"st\0\0\0\0\0\0\0\0\0", 1, 13, f); /* by a power loss */
+    fclose(f);
+    MX_CHECK_OK(mx_metrics_open(&m, dir, &(mx_metrics_options){.start_step = 20}));
+    MX_CHECK(count_lines(dir) == 20, "%d lines after zeros", count_lines(dir));
+    MX_CHECK_OK(mx_metrics_close(m));
+    char other[300], kept[16] = "";
+    snprintf(other, sizeof other, "%s/notes.txt", dir);
+    f = fopen(other, "w");
+    fputs("one\nlast", f);
+    fclose(f);
+    MX_CHECK_ERROR(mx_metrics_open(&m, dir, &(mx_metrics_options){.start_step = 20, .copy = other}),
+                   "would be lost; name another file");
+    f = fopen(other, "r");
+    MX_CHECK(fread(kept, 1, 15, f) == 8 && strcmp(kept, "one\nlast") == 0, "%s", kept);
+    fclose(f);
     MX_CHECK_OK(mx_metrics_open(&m, dir, &(mx_metrics_options){.start_step = 12}));
     mx_metrics_log(m, 12, &(mx_metric){"loss", -1}, 1);
     MX_CHECK_OK(mx_metrics_close(m));

@@ -8,12 +8,14 @@
  */
 #include "text/jinja/chat_template.h"
 
+#include "base/io.h"
 #include "base/json_doc.h"
 #include "text/jinja/jinja.h"
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { MAX_TEMPLATE_BYTES = 1 << 20 };
 
@@ -78,17 +80,15 @@ void mx_chat_spans_fini(mx_chat_spans *s)
 /* *found is false when there is no such file. */
 static mx_status read_file(const char *path, mx_str *text, bool *found)
 {
-    FILE *f = fopen(path, "rb");
-    *found = f != NULL;
-    if (!f)
-        return MX_OK;
-    char buf[65536];
+    char *read;
     size_t n;
-    while ((n = fread(buf, 1, sizeof buf, f)) > 0 && text->len <= MAX_TEMPLATE_BYTES)
-        mx_str_add_n(text, buf, n);
-    mx_status st = ferror(f) ? mx_fail_errno(MX_INPUT, "cannot read %s", path) : MX_OK;
-    fclose(f);
-    return st;
+    *found = access(path, F_OK) == 0;
+    if (!*found)
+        return MX_OK;
+    MX_TRY(mx_io_read_file(NULL, path, MAX_TEMPLATE_BYTES, &read, &n));
+    mx_str_add_n(text, read, n);
+    mx_free(read);
+    return MX_OK;
 }
 
 static mx_status open_file(mx_chat_template **t, const char *path, bool *found)

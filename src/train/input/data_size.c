@@ -71,10 +71,31 @@ static void print_cut(const mx_data_size_request *q, mx_str *out)
                     (long long)q->length);
 }
 
+/* Records that have a row each, of which they fill less than a tenth. */
+static void print_padding(const mx_data_size_request *q, mx_str *out)
+{
+    double rows = 0, tokens = 0;
+    for (int k = 0; k < q->n; k++) {
+        const mx_data_sample *s = &q->samples[k];
+        double weight = s->looked_at ? s->records / (double)s->looked_at : 0;
+        if (s->rows < s->documents)
+            return;
+        rows += weight * (double)s->rows;
+        tokens += weight * (double)(s->tokens - s->cut_tokens);
+    }
+    double full = rows > 0 ? tokens / (rows * (double)q->length) : 1;
+    if (full < 0.1)
+        mx_str_addf(out,
+                    "data: rows are %.2g%% full, the rest is padding: a max_target_length of less "
+                    "than %lld, or packing=true where documents may share a row, saves its time\n",
+                    100 * full, (long long)q->length);
+}
+
 void mx_data_size_print(const mx_data_size_request *q, mx_str *out)
 {
     for (int k = 0; k < q->n; k++)
         if (q->samples[k].records > 0 && q->samples[k].rows > 0)
             print_epoch(q, k, out);
     print_cut(q, out);
+    print_padding(q, out);
 }

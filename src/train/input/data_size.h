@@ -19,7 +19,8 @@ typedef struct {
     int64_t steps, epochs; /* of the run; epochs 0: without end */
 } mx_data_size_request;
 
-/* Lines about epochs and about what is cut off; nothing where there is nothing to say. */
+/* Lines about epochs, about what is cut off and about much padding; nothing where there is nothing
+ * to say. */
 void mx_data_size_print(const mx_data_size_request *q, mx_str *out);
 
 #endif

@@ -21,6 +21,7 @@
 #include "train/input/train_sets.h"
 
 #include "base/file.h"
+#include "base/json_doc.h"
 #include "data/load/folder.h"
 #include "data/hub/hub.h"
 #include <jansson.h>
@@ -108,13 +109,12 @@ static mx_status add_list(ctx *x, const char *list, const char *kind)
 
 static mx_status add_mixture_file(ctx *x, const char *path, const char *kind)
 {
-    json_error_t err;
-    json_t *o = json_load_file(path, JSON_REJECT_DUPLICATES, &err), *v;
+    json_t *o, *v;
     const char *name;
-    mx_status st = MX_OK;
-    if (!json_is_object(o))
-        st = mx_fail(MX_INPUT, "%s: expected a JSON object of datasets: %s", path,
-                     o ? "found another" : err.text);
+    mx_status st = mx_json_load(path, NULL, &o);
+    if (!st && !json_is_object(o))
+        st = mx_fail(MX_INPUT, "%s: expected a JSON object of datasets, found %s", path,
+                     mx_json_kind(o));
     json_object_foreach (o, name, v) {
         const char *files = json_string_value(json_object_get(v, "path"));
         json_t *w = json_object_get(v, "weight");

@@ -68,10 +68,11 @@ static void put_text(mx_str *s, const char *text)
 }
 
 /* --- cutting back --- */
+static const char head[] = "{\"step\": ";
+
 /* The "step" of a line our writer made, or -1. */
 static int64_t step_of(const char *line, size_t n)
 {
-    static const char head[] = "{\"step\": ";
     size_t k = sizeof head - 1;
     int64_t v = 0;
     if (n <= k || memcmp(line, head, k) != 0)
@@ -79,6 +80,13 @@ static int64_t step_of(const char *line, size_t n)
     for (; k < n && line[k] >= '0' && line[k] <= '9' && v < INT64_MAX / 10 - 10; k++)
         v = v * 10 + (line[k] - '0');
     return v;
+}
+
+/* Can it be the beginning of such a line, with zeros that a power loss has left? */
+static bool is_torn(const char *line, size_t n)
+{
+    n = strnlen(line, n);
+    return memcmp(line, head, n < sizeof head - 1 ? n : sizeof head - 1) == 0;
 }
 
 /* Where the lines before start_step end. Lines that are not ours are kept. */
@@ -91,15 +99,20 @@ static mx_status keep_bytes(const mx_io *io, const char *path, uint64_t size, in
     if (size == 0)
         return MX_OK;
     MX_TRY(mx_io_read_file(io, path, (size_t)size, &text, &n));
+    mx_status st = MX_OK;
     for (size_t at = 0; at < n;) {
         const char *eol = memchr(text + at, '\n', n - at);
+        if (!eol && !is_torn(text + at, n - at))
+            st = mx_fail(MX_USAGE,
+                         "%s: expected lines of metrics and found something else at its end, which "
+                         "would be lost; name another file", path);
         if (!eol || step_of(text + at, n - at) >= start_step)
             break;
         at = (size_t)(eol - text) + 1;
         *keep = (off_t)at;
     }
     mx_free(text);
-    return MX_OK;
+    return st;
 }
 
 static mx_status open_lines(mx_metrics *m, log_file *f, const char *path)
