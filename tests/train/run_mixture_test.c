@@ -192,7 +192,8 @@ MX_TEST(run_with_a_bias_that_moves_resumes_with_the_same_metrics)
     char folder[256];
     tiny_folder(folder, sizeof folder);
     for (int i = 0; i < 3; i++)
-        MX_CHECK_OK(tiny_train(folder, runs[i].name, (const char *[]){MOVING, runs[i].steps, NULL}));
+        MX_CHECK_OK(tiny_train(folder, runs[i].name,
+                               (const char *[]){MOVING, runs[i].steps, NULL}));
     char *a = tiny_metrics(folder, "whole"), *b = tiny_metrics(folder, "parts");
     MX_CHECK(strlen(a) > 100 && strcmp(a, b) == 0, "whole:\n%sin parts:\n%s", a, b);
     free(a), free(b);
