@@ -8,8 +8,8 @@
 #include "compile/compile.h"
 #include "ir/source.h"
 #include "ops.h"
+#include "ops/embed.h"
 #include "ops/matmul.h"
-#include "ops/panels.h"
 
 #include <string.h>
 
@@ -68,7 +68,7 @@ static mx_status run(mx_graph *g, mx_compilation *c)
         if (linear)
             ((mx_matmul_attr *)mx_attr_edit(n))->panels = true;
         else
-            *(mx_panels *)mx_attr_edit(n) = mx_panels_of(n->in[0]->type.dtype);
+            ((mx_embed_attr *)mx_attr_edit(n))->panels = mx_panels_of(n->in[0]->type.dtype);
     }
     mx_arena_fini(&scratch);
     return MX_OK;

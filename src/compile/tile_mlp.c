@@ -9,7 +9,8 @@
  *
  * A region is what stands in the scope `mlp` of a layer and depends on the one activation that
  * comes from outside. It is left whole where an op of it is neither elementwise nor a matmul by
- * rows: experts and their routers, dropout.
+ * rows: experts and their routers, dropout. On a mesh it lies between the collectives that bring
+ * its input and take its result.
  */
 #include "compile/compile.h"
 
@@ -34,10 +35,13 @@ typedef struct {
     int n;
 } region;
 
-/* The length of the scope up to the MLP of its layer; 0: it is not in one. */
-static size_t mlp_scope(const char *scope)
+/* The length of the node's scope up to the MLP of its layer; 0: it is not in one. */
+static size_t mlp_scope(const mx_node *node)
 {
     static const char name[] = ".mlp";
+    const char *scope = node->scope;
+    if (node->op->collective || node->op == &mx_op_vary)
+        return 0;
     size_t layer = mx_scope_layer(scope), n = sizeof name - 1;
     bool in = layer && strncmp(scope + layer, name, n) == 0 &&
               (scope[layer + n] == 0 || scope[layer + n] == '.');
@@ -46,8 +50,8 @@ static size_t mlp_scope(const char *scope)
 
 static bool same_mlp(const mx_node *a, const mx_node *b)
 {
-    size_t n = mlp_scope(a->scope);
-    return n && n == mlp_scope(b->scope) && memcmp(a->scope, b->scope, n) == 0;
+    size_t n = mlp_scope(a);
+    return n && n == mlp_scope(b) && memcmp(a->scope, b->scope, n) == 0;
 }
 
 static bool has_rows_of(const mx_node *n, const mx_node *x)
@@ -147,6 +151,7 @@ static void tile(tiling *t, const region *r, int64_t n)
     int64_t rows = r->x->type.dim[1], each = (rows + n - 1) / n, at = 0;
     int count = 0;
     g->stage = r->first->stage;
+    g->seq = r->result->seq; /* between the layers: what comes last in a program waits for all */
     for (; at < rows; at += each)
         piece[count++] = make_piece(t, r, at, rows - at < each ? rows - at : each);
     g->scope = r->result->scope;
@@ -155,6 +160,7 @@ static void tile(tiling *t, const region *r, int64_t n)
     mx_node_forward(r->result, whole);
     g->scope = scope;
     g->stage = 0;
+    g->seq = -1;
 }
 
 /* Every MLP once: its first node by order is the one that reads what enters. */
@@ -166,7 +172,7 @@ static int tile_all(tiling *t, int64_t tiles, mx_arena *scratch)
     for (int i = 0; i < n; i++) {
         mx_node *x = enters(order[i]);
         bool seen = r.first && same_mlp(r.first, order[i]);
-        if (!x || !mlp_scope(order[i]->scope) || seen || x->type.dim[1] < 2 * tiles)
+        if (!x || !mlp_scope(order[i]) || seen || x->type.dim[1] < 2 * tiles)
             continue;
         r = (region){.node = r.node, .first = order[i], .x = x};
         if (!find_region(t, order, n, &r))

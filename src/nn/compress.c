@@ -6,6 +6,7 @@
 #include "nn/compress.h"
 
 #include "ops.h"
+#include "ops/embed.h"
 #include <math.h>
 
 /* --- whole numbers in float32 --- */
@@ -262,7 +263,7 @@ static mx_node *take(mx_graph *g, mx_node *rows, mx_node *tokens, int64_t at, in
                      const mx_windows *w)
 {
     mx_node *part = rows->type.dim[1] > D ? mx_slice(g, rows, 1, at, D) : rows;
-    mx_node *x = mx_embed(g, part, tokens);
+    mx_node *x = w->entry ? mx_embed(g, part, tokens) : mx_embed_own(g, part, tokens);
     int64_t n = tokens->type.dim[0] * w->n;
     return mx_transpose(g, mx_reshape(g, x, MX_SHAPE(n, w->ratio, D)), "nrd->ndr");
 }

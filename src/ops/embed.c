@@ -8,9 +8,9 @@
 #include "ir/partition.h"
 #include "ops.h"
 #include "ops/copy.h"
+#include "ops/embed.h"
 #include "ops/grouped.h"
 #include "ops/inputs.h"
-#include "ops/panels.h"
 
 #include <string.h>
 
@@ -30,7 +30,7 @@ static void copy_row(const mx_panels *p, const mx_tensor *table, int64_t row, ch
 
 static void embed_cpu(const mx_call *c)
 {
-    const mx_panels *p = c->attr;
+    const mx_panels *p = &((const mx_embed_attr *)c->attr)->panels;
     const mx_type *table = &c->in[EMBED_TABLE].type;
     const int32_t *id = c->in[EMBED_IDS].data;
     int64_t n = mx_type_count(&c->in[EMBED_IDS].type), rows = table->dim[0];
@@ -50,6 +50,11 @@ static void embed_cpu(const mx_call *c)
 mx_node *mx_embed(mx_graph *g, mx_node *table, mx_node *ids)
 {
     return MX_APPLY(g, &mx_op_embed, NULL, table, ids);
+}
+
+mx_node *mx_embed_own(mx_graph *g, mx_node *table, mx_node *ids)
+{
+    return MX_APPLY(g, &mx_op_embed, &(mx_embed_attr){.own = true}, table, ids);
 }
 
 static void embed_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **din)
@@ -74,6 +79,18 @@ static bool place_experts(const mx_node *n, mx_partition_call *p)
     return true;
 }
 
+/* The part of the table that the ids name, as they are cut; false: ids of any row. */
+static bool place_own(const mx_node *n, mx_partition_call *p)
+{
+    const mx_cut *batch = &p->have[1].dim[0];
+    const mx_type *table = &n->in[EMBED_TABLE]->type, *ids = &n->in[EMBED_IDS]->type;
+    if (!((const mx_embed_attr *)n->attr)->own || batch->n != 1 || batch->zigzag[0] ||
+        batch->sorted_by || batch->n_blocks)
+        return false;
+    p->in[0].dim[0] = mx_cut_resized(batch, ids->dim[0], table->dim[0]);
+    return true;
+}
+
 /* On a mesh the ids stay where they are. A table of weights may be cut by rows: ids of others' rows
  * give zeros, so the result is a partial sum. */
 static void place(const mx_node *n, mx_partition_call *p)
@@ -85,7 +102,7 @@ static void place(const mx_node *n, mx_partition_call *p)
     p->in[0] = p->out[0] = (mx_placement){0};
     mx_axis_set used = mx_placement_axes(&p->in[1]);
     memcpy(p->out[0].dim, p->in[1].dim, sizeof(mx_cut) * (size_t)ids);
-    if (p->weight[0]) {
+    if (!place_own(n, p) && p->weight[0]) {
         p->in[0].dim[0] = mx_cut_without(&p->have[0].dim[0], used);
         p->out[0].partial = mx_cut_axes(&p->in[0].dim[0]);
     }
@@ -109,9 +126,10 @@ const mx_op mx_op_embed = {
     .doc = "rows of a table by number",
     .dtypes = MX_ANY_DTYPE,
     .dtypes_at = {[EMBED_IDS] = MX_INDICES},
-    .attr_size = sizeof(mx_panels),
-    .fields = (const mx_attr_field[]){MX_QUIET_FIELD(mx_panels, MX_ATTR_INT32, cols),
-                                      MX_QUIET_FIELD(mx_panels, MX_ATTR_INT32, pair), {0}},
+    .attr_size = sizeof(mx_embed_attr),
+    .fields = (const mx_attr_field[]){MX_QUIET_FIELD(mx_embed_attr, MX_ATTR_INT32, panels.cols),
+                                      MX_QUIET_FIELD(mx_embed_attr, MX_ATTR_INT32, panels.pair),
+                                      MX_QUIET_FIELD(mx_embed_attr, MX_ATTR_BOOL, own), {0}},
     .dims = "!vd,*->*d",
     .place = place,
     .local = local,

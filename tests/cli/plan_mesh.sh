@@ -30,6 +30,11 @@ awk -v a="$a" -v b="$b" 'BEGIN { exit !(a / b > 7.9 && a / b < 8.1) }' || { echo
 estimated() { $plan compile_topology=h100x8 exhaustive=true "$@" | sed -n 's/^  [1-5] .*per chip *\([0-9.]*\) GiB  mesh=data=4,tensor=2 remat_policy=none .*/\1/p' | head -1; }
 a=$(estimated) b=$(estimated shard_optimizer_over_data=true)
 awk -v a="$a" -v b="$b" 'BEGIN { exit !(b > 0 && b < a - 1) }' || { echo "plan_mesh.sh: data=4,tensor=2 is estimated to need [$a] GiB, and [$b]"; bad=1; }
+# MLPs in pieces: their gradients too are scattered layer by layer, and not behind all of them.
+activations() { $maxc plan model_name=llama3.2-1b compile_topology=h100x8 mesh=fsdp=8 max_target_length=16384 per_device_batch_size=1 \
+    format=json "$@" | sed -n 's/.*"activations": \([0-9.e+]*\).*/\1/p'; }
+a=$(activations) b=$(activations num_mlp_tiling=2)
+awk -v a="$a" -v b="$b" 'BEGIN { exit !(b > 0 && b < a) }' || { echo "plan_mesh.sh: activations of $a bytes, of $b in pieces"; bad=1; }
 # Gradients are summed in float32 unless asked otherwise, and over data ranks once an update.
 sent() { # OP AXIS key=value...: bytes inside a node, and how often
     op=$1 axis=$2; shift 2

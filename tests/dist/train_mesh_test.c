@@ -3,6 +3,7 @@
 #include "mesh_run.h"
 #include "ops.h"
 #include "store/hf_dir.h"
+#include <stdio.h>
 
 static mesh_case train_case(const char *dir)
 {
@@ -79,6 +80,47 @@ MX_TEST(gathered_weights_are_not_kept)
     mx_model_spec_fini(&model);
     mx_hf_dir_close(&dir);
     mx_axis_rules_fini(&rules);
+}
+
+/* Nodes of a data rank's program that bring rows of other ranks. */
+static int brought_rows(const char *model, bool packed)
+{
+    char path[128];
+    mx_mesh mesh = mesh_parse("data=4");
+    mx_axis_rules rules;
+    mx_model_spec spec;
+    mx_hf_dir dir = {0};
+    mx_step step;
+    int n = 0;
+    mx_axis_rules_init(&rules);
+    mx_partition how = {.mesh = &mesh, .rules = &rules, .sharding_tolerance = 1};
+    mx_step_options o = {.kind = MX_STEP_GRADS, .shape = {.batch = 4, .seq = 16, .packed = packed},
+                         .compile = {.compute = MX_F32, .partition = &how}};
+    snprintf(path, sizeof path, "tests/fixtures/models/%s", model);
+    MX_CHECK_OK(mx_hf_dir_open(&dir, path, MX_HF_CONFIG_ONLY));
+    MX_CHECK_OK(mx_model_from_json(&spec, dir.config, path));
+    MX_CHECK_OK(mx_step_plan(&step, &spec, &o));
+    for (int i = 0; i < step.program.n; i++) {
+        const mx_op *op = step.program.order[i]->op;
+        n += op == &mx_op_all_gather || op == &mx_op_all_to_all || op == &mx_op_reduce_scatter;
+    }
+    mx_step_close(&step);
+    mx_model_spec_fini(&spec);
+    mx_hf_dir_close(&dir);
+    mx_axis_rules_fini(&rules);
+    return n;
+}
+
+/* What a rank does with its rows needs no others', however many ranks there are: of several
+ * families of attention. */
+MX_TEST(data_ranks_do_not_see_the_rows_of_others)
+{
+    static const char *const models[] = {"llama3", "gpt-oss", "mixtral", "deepseek-v3.2-indexer",
+                                         "deepseek-v4", "qwen3-next", "gemma4-moe", "llama4"};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        for (int packed = 0; packed < 2; packed++)
+            MX_CHECK(brought_rows(models[i], packed) == 0, "%s, %s: %d", models[i],
+                     packed ? "packed" : "a document a row", brought_rows(models[i], packed));
 }
 
 MX_TEST(sums_of_microbatches_on_meshes)

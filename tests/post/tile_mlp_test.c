@@ -42,6 +42,31 @@ MX_TEST(mlps_in_pieces_train_as_whole_ones)
     post_remove(folder);
 }
 
+/* Between the collectives that bring an MLP's input and take its result. */
+MX_TEST(mlps_in_pieces_on_meshes)
+{
+    static const char *const meshes[] = {"tensor=2", "sequence=2", "context=2"};
+    char folder[300], settings[600];
+    post_folder(folder, sizeof folder);
+    MX_CHECK_OK(post_run("sft", folder, "whole", LONG));
+    json_t *a = post_metrics(folder, "whole");
+    for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++) {
+        snprintf(settings, sizeof settings, "dataset_path=" POST "text.jsonl max_target_length=64 "
+                 "mesh=%s per_device_batch_size=0.5 num_mlp_tiling=4 sharding_tolerance=1",
+                 meshes[i]);
+        MX_CHECK_OK(post_run("sft", folder, meshes[i], settings));
+        json_t *b = post_metrics(folder, meshes[i]);
+        for (size_t k = 0; k < 3; k++) {
+            double x = post_number(a, k, "grad_norm"), y = post_number(b, k, "grad_norm");
+            MX_CHECK(fabs(x - y) <= 1e-5 * fabs(x), "%s: step %zu: %.9g, %.9g", meshes[i], k + 1,
+                     x, y);
+        }
+        json_decref(b);
+    }
+    json_decref(a);
+    post_remove(folder);
+}
+
 MX_TEST(mlps_in_pieces_are_refused_where_they_cannot_be)
 {
     char folder[300];
