@@ -287,8 +287,8 @@ static void quantize_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node 
     din[QUANTIZE_X] = din[QUANTIZE_X] ? mx_add(g, din[QUANTIZE_X], transposed) : transposed;
 }
 
-/* Are the scales found on the way? With a given factor they are there, and where a block lies in a
- * tile of a GPU's kernel the tile waits in registers (quantize_tile.cu); otherwise the largest
+/* Are the scales found on the way? Where a factor is given they are there, and where a block lies
+ * in a tile of a GPU's kernel the tile waits in registers (quantize_tile.cu); otherwise the largest
  * magnitudes come first, in a pass of their own. */
 static bool is_read_once(const mx_node *n)
 {

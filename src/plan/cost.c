@@ -113,14 +113,21 @@ static void exchange(layer *l, const mx_profile_work *w)
                                 wire(l, MX_GROUP_EXPERT_TENSOR, MX_REDUCE_SCATTER, gathered);
 }
 
+/* Keys and values of all context ranks, in bytes. */
+static double whole_keys(const mx_cost_request *q, const mx_profile_attention *a)
+{
+    const mx_layout *o = q->layout;
+    double kv = fmax(1, a->kv_heads / (double)o->tensor);
+    return (double)o->microbatch * q->profile->length * kv * (a->d_qk + a->d_v) * BF16_BYTES;
+}
+
 static void attend(layer *l, const mx_profile_attention *a)
 {
     const mx_layout *o = l->q->layout;
-    double length = l->q->profile->length, t = (double)o->tensor;
-    double flops = l->tokens * a->flops / t, kv = fmax(1, a->kv_heads / t);
+    double length = l->q->profile->length, flops = l->tokens * a->flops / (double)o->tensor;
     double known = l->q->run->attention_share > 0 ? l->q->run->attention_share : 1;
     double share = known * (o->context > 1 ? RING_SHARE : 1), seen = fmin(length, 2 * a->keys);
-    double bytes = l->tokens * (double)o->context * kv * (a->d_qk + a->d_v) * BF16_BYTES;
+    double bytes = whole_keys(l->q, a);
     double head = (a->d_qk + a->d_v) / 2;
     for (int pass = 0; pass < 2; pass++) {
         double s = mx_attention_seconds(l->q->chip, flops * (pass ? 2.5 : 1), seen, head, pass);
@@ -167,14 +174,27 @@ static void stream(layer *l, const mx_profile_passes *p)
     l->to->saved_bytes = on_rank(l, p->saved + room * p->saved_rows) + p->weight_saved / t;
 }
 
+/* The part of a layer's values that waits for the backward pass. */
+static double kept_share(const mx_layer_kind *k)
+{
+    const double *again = k->passes.again; /* of a whole layer, or of little */
+    return 1 - fmin(1, fmax(again[0], again[1]));
+}
+
+static void keep_keys(layer *l, const mx_layer_kind *k)
+{
+    double others = 1 - 1 / (double)l->q->layout->context;
+    for (int i = 0; i < k->work.n_attention && l->q->run->whole_keys; i++)
+        l->to->saved_bytes += kept_share(k) * others * whole_keys(l->q, &k->work.attention[i]);
+}
+
 /* What the tensor axis has gathered before a pair of GEMMs waits whole for the backward pass,
  * unless that computes it again, or GEMMs take it in pieces. */
 static void keep_gathered(layer *l, const mx_layer_kind *k)
 {
     if (l->q->run->overlap_tensor)
         return;
-    const double *again = k->passes.again; /* of a whole layer, or of little */
-    double t = (double)l->q->layout->tensor, kept = 1 - fmin(1, fmax(again[0], again[1]));
+    double t = (double)l->q->layout->tensor, kept = kept_share(k);
     double whole = l->tokens * l->q->profile->width * BF16_BYTES;
     for (int i = 0; i < k->work.n_gemm; i++)
         if (k->work.gemm[i].cut == MX_GEMM_ROW && k->work.gemm[i].experts <= 0)
@@ -231,6 +251,7 @@ static void cost_layer(layer *l, const mx_layer_kind *k)
         exchange(l, w);
     stream(l, &k->passes);
     keep_gathered(l, k);
+    keep_keys(l, k);
     compute_again(l, &k->passes);
     wait_for_host(l, &k->passes);
     gather_weights(l, MX_GROUP_SHARD, w->weights_cut / (double)o->tensor + w->weights_whole);
@@ -341,11 +362,14 @@ mx_rank_memory mx_rank_memory_of(const mx_cost_request *q, const mx_layer_costs 
                         .gradients = kept * trained * r->gradient_bytes,
                         .optimizer = kept * trained * state};
     double tokens = (double)o->microbatch * p->length / (double)o->context, saved = 0, largest = 0;
+    double keys = 0;
     for (int k = 0; k < p->n_kinds; k++) {
         const mx_profile_work *work = &p->kind[k].work;
         saved += p->kind[k].layers / (double)o->stage * c->kind[k].saved_bytes;
         largest = fmax(largest, work->weights_cut / (double)o->tensor + work->weights_whole +
                                     work->weights_expert / (double)(o->expert * o->expert_tensor));
+        for (int i = 0; i < work->n_attention && o->context > 1 && r->whole_keys; i++)
+            keys = fmax(keys, whole_keys(q, &work->attention[i]));
     }
     m.activations = saved * most_in_flight(o) + tokens * p->working / (double)o->tensor;
     /* Where gradients are not added up, those of a layer come as what it has saved goes; experts'
@@ -355,6 +379,7 @@ mx_rank_memory mx_rank_memory_of(const mx_cost_request *q, const mx_layer_costs 
     /* the gathered weights of a layer */
     m.communication = o->shard * o->expert_shard > 1 ? largest * BF16_BYTES : 0;
     m.communication += o->tensor > 1 ? 2 * tokens * p->width * BF16_BYTES : 0;
+    m.communication += 2 * keys; /* and their gradients, of a layer */
     m.workspace = 0x1p28;
     m.total = m.weights + m.copies + m.gradients + m.optimizer + m.activations + m.communication +
               m.workspace;

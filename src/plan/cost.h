@@ -28,6 +28,7 @@ typedef struct {
     bool overlap_tensor;    /* GEMMs in pieces, whose collectives run beside the next piece */
     double exchange_factor; /* room for rows at a rank's experts, in even shares; <= 0: for all */
     bool deduplicate;       /* a row goes once to each node that has experts for it */
+    bool whole_keys;        /* context ranks gather keys and values, and keep them for backward */
     double attention_share; /* of the curve's rate, for an older kernel; 0: 1 */
     double host_seconds;    /* per kernel, to launch it from the host; 0: CUDA graphs, none */
     /* bytes per parameter: weight, its copy for GEMMs, gradient, optimizer state; and what an

@@ -61,6 +61,8 @@ mx_status mx_run_kind_of(mx_run_kind *r, const mx_config *c, const mx_model_spec
                        .frozen = adapters,
                        .shared_moments = mx_config_bool(c, "shard_optimizer_over_data"),
                        .exchange_factor = mx_config_float(c, "ragged_buffer_factor"),
+                       .whole_keys = strcmp(mx_config_text(c, "context_parallel_strategy"),
+                                            "all_gather") == 0,
                        .weight_bytes = thin ? 2 : 4,
                        .copy_bytes = narrow && !thin ? 2 : 0,
                        .gradient_bytes = o.compile.narrow_grads ? 2 : 4,

@@ -28,7 +28,7 @@ double mx_attention_seconds(const mx_plan_chip *c, double flops, double length, 
 /* One pass of the delta rule and the like; backward counts 2.5 times the forward pass's FLOPs. */
 double mx_recurrence_seconds(const mx_plan_chip *c, double flops, double bytes, bool backward);
 
-/* Rounding `numbers` with random bits, and moving `bytes`: a hash of 64 bits for each number. */
+/* What rounding `numbers` with random bits, a hash for each, takes beside moving `bytes`. */
 double mx_random_seconds(const mx_plan_chip *c, double numbers, double bytes);
 
 /* Kernels that together stream `bytes`. */

@@ -305,7 +305,7 @@ static double bytes_again(const mx_node *n)
     return n->op == &mx_op_quantize ? fmax(0, mx_node_cost(n).bytes - once) : 0;
 }
 
-/* Numbers that are rounded with random bits of their own: integer arithmetic, not only bytes. */
+/* Numbers that are rounded with random bits of their own: arithmetic, and not only bytes. */
 static void see_random(const mx_profile *p, mx_profile_passes *s, const mx_node *n, int pass)
 {
     const mx_quantize_attr *a = n->attr;

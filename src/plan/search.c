@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SIMULATED = 1024, MOST_DEGREES = 64 };
+enum { SIMULATED = 2048, MOST_DEGREES = 64 };
 
 typedef struct {
     const mx_search_request *q;
@@ -107,20 +107,22 @@ static mx_mesh mesh_of(const degrees *d, int64_t per_node)
 
 /* ---- one layout ---- */
 
-/* A step of equal stages that never wait for each other but at its ends. */
+/* A step of equal stages that never wait for each other but at its ends, and its update. */
 static double bound_of(const mx_cost_request *q, const mx_layer_costs *c)
 {
     const mx_layout *o = q->layout;
-    double p = (double)o->stage, stage = 0, wire = 0;
+    double p = (double)o->stage, stage = 0, wire = 0, backward = 0;
     for (int k = 0; k < q->profile->n_kinds; k++) {
         const mx_layer_cost *l = &c->kind[k];
         double layers = q->profile->kind[k].layers / p;
         stage += layers * (mx_layer_seconds(l, 0) + mx_layer_seconds(l, 1));
+        backward += layers * mx_layer_seconds(l, 1);
         wire += layers * (l->gather[0] + l->gather[1] + l->scatter);
     }
     double ends = mx_layer_seconds(&c->head, 0) + mx_layer_seconds(&c->head, 1);
     stage = fmax(stage + ends / p, wire);
-    return stage * ((double)o->n_microbatches + (p - 1) / (double)o->chunks);
+    return stage * ((double)o->n_microbatches + (p - 1) / (double)o->chunks) +
+           mx_update_seconds(q, backward);
 }
 
 static mx_cost_request request_of(const search *s, const mx_plan_choice *c)

@@ -298,9 +298,7 @@ static double run_alone(engine *e, mx_step_time *out, mx_trace *trace, double *l
     return m * (forward + backward);
 }
 
-/* What of summing gradients over replicas does not fit beside the last backward pass, what of
- * giving out new weights does not fit beside the next forward pass, and the update. */
-static double run_update(const mx_cost_request *q, double window)
+double mx_update_seconds(const mx_cost_request *q, double window)
 {
     const mx_layout *o = q->layout;
     const mx_run_kind *r = q->run;
@@ -333,7 +331,7 @@ void mx_simulate_step(const mx_cost_request *q, const mx_layer_costs *c, mx_step
     *out = (mx_step_time){0};
     double t = o->stage > 1 ? run_pipeline(&e, out, trace, &last_backward)
                             : run_alone(&e, out, trace, &last_backward);
-    out->optimizer = run_update(q, last_backward);
+    out->optimizer = mx_update_seconds(q, last_backward);
     mx_event update = {.name = "update", .start = t, .end = t + out->optimizer};
     for (update.stage = 0; update.stage < o->stage; update.stage++)
         trace_add(trace, update);

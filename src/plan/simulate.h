@@ -34,6 +34,11 @@ typedef struct {
     double stragglers; /* waiting for the slowest of all nodes */
 } mx_step_time;
 
+/* What of summing gradients over replicas does not fit beside the last backward pass, of `window`
+ * seconds, what of giving out new weights does not fit beside the next forward pass, and the
+ * update. */
+double mx_update_seconds(const mx_cost_request *q, double window);
+
 /* trace: NULL, or where the events go. */
 void mx_simulate_step(const mx_cost_request *q, const mx_layer_costs *c, mx_step_time *out,
                       mx_trace *trace);

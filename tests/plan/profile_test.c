@@ -46,7 +46,7 @@ MX_TEST(scales_of_whole_tensors_are_a_pass_of_their_own)
 
 /* Rows and columns have scales of their own: inputs are quantized again in the backward pass, and
  * gradients twice, all of them in two passes of two bytes, one byte out, and by columns that byte
- * and the transposed one. A known scale is one pass with both bytes out, of inputs forward only. */
+ * and the transposed one. A known scale is one pass with both out, of inputs forward alone. */
 MX_TEST(scales_of_rows_quantize_twice)
 {
     mx_profile_passes known = passes_of("quantization=fp8");
