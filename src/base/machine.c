@@ -136,3 +136,12 @@ void mx_machine_read(mx_machine *m)
     if (uname(&u) == 0)
         snprintf(m->kernel, sizeof m->kernel, "%.40s %.50s", u.sysname, u.release);
 }
+
+void mx_machine_allow_files(int64_t need)
+{
+    struct rlimit l;
+    if (getrlimit(RLIMIT_NOFILE, &l) || l.rlim_cur >= (rlim_t)need)
+        return;
+    l.rlim_cur = (rlim_t)need < l.rlim_max ? (rlim_t)need : l.rlim_max;
+    (void)setrlimit(RLIMIT_NOFILE, &l);
+}

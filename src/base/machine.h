@@ -25,5 +25,7 @@ typedef struct {
 } mx_machine;
 
 void mx_machine_read(mx_machine *m);
+/* Lets the process have `need` files and connections open, as far as the hard limit goes. */
+void mx_machine_allow_files(int64_t need);
 
 #endif

@@ -2,12 +2,12 @@
 #include "dist/coord_impl.h"
 
 #include "base/clock.h"
+#include "base/machine.h"
 #include "base/signals.h"
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 enum { JOIN_SECONDS = 300, HEARTBEAT_SECONDS = 30, CALL_SECONDS = 600 };
@@ -69,20 +69,10 @@ mx_status mx_coord_new(mx_coord **out, const mx_launch *p, const mx_coord_option
     return MX_OK;
 }
 
-/* Rank 0 has a connection to each rank, and a communicator may need as many again, twice. */
-static void raise_descriptors(int size)
-{
-    struct rlimit l;
-    rlim_t need = 64 + MX_ACCEPTOR_PENDING + 3 * (rlim_t)size;
-    if (getrlimit(RLIMIT_NOFILE, &l) || l.rlim_cur >= need)
-        return;
-    l.rlim_cur = need < l.rlim_max ? need : l.rlim_max;
-    (void)setrlimit(RLIMIT_NOFILE, &l);
-}
-
 static mx_status prepare(mx_coord *c)
 {
-    raise_descriptors(c->size);
+    /* Rank 0 has a connection to each rank, and a communicator may need as many again, twice. */
+    mx_machine_allow_files(64 + MX_ACCEPTOR_PENDING + 3 * (int64_t)c->size);
     c->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     c->alarm = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (c->wake < 0 || c->alarm < 0)

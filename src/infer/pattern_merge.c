@@ -7,11 +7,34 @@
 #include <math.h>
 #include <string.h>
 
+/* Numbers are the same by value, 1 and 1.0. */
+static bool same_value(const json_t *x, const json_t *y)
+{
+    const char *name;
+    json_t *v;
+    size_t i;
+    if (json_is_number(x) && json_is_number(y) && json_typeof(x) != json_typeof(y))
+        return json_number_value(x) == json_number_value(y);
+    if (json_typeof(x) != json_typeof(y) || json_array_size(x) != json_array_size(y) ||
+        json_object_size(x) != json_object_size(y))
+        return false;
+    if (!json_is_array(x) && !json_is_object(x))
+        return json_equal(x, y);
+    json_array_foreach((json_t *)x, i, v) if (!same_value(v, json_array_get(y, i))) return false;
+    json_object_foreach((json_t *)x, name, v)
+    {
+        const json_t *other = json_object_get(y, name);
+        if (!other || !same_value(v, other))
+            return false;
+    }
+    return true;
+}
+
 static bool among(const json_t *list, const json_t *v)
 {
     size_t i;
     const json_t *x;
-    json_array_foreach((json_t *)list, i, x) if (json_equal(x, v)) return true;
+    json_array_foreach((json_t *)list, i, x) if (same_value(x, v)) return true;
     return false;
 }
 
@@ -33,7 +56,7 @@ static json_t *types_of(const json_t *schema)
     return all;
 }
 
-/* Numbers are the same by value: a real that is whole is an integer. Gives a reference. */
+/* Equal for values that are the same: a real that is whole is an integer. Gives a reference. */
 static json_t *canonical(const json_t *v)
 {
     double x = json_is_real(v) ? json_real_value(v) : 0.5;
@@ -63,6 +86,12 @@ static json_t *shared(const json_t *x, const json_t *y)
 {
     json_t *all = json_array(), *in_y = json_object(), *v;
     size_t i;
+    if (json_array_size(x) * json_array_size(y) <= 64) {
+        json_array_foreach((json_t *)x, i, v) if (among(y, v) && !among(all, v))
+            json_array_append(all, v);
+        json_decref(in_y);
+        return all;
+    }
     json_array_foreach((json_t *)y, i, v)
     {
         char *text = key_of(v);

@@ -1,6 +1,7 @@
 /* server_http.c - connections: requests in, answers out. Runs in libmicrohttpd's thread, except
  * where it says otherwise. */
 #include "base/clock.h"
+#include "base/machine.h"
 #include "base/signals.h"
 #include "serve/server_impl.h"
 
@@ -11,7 +12,13 @@
 #include <string.h>
 #include <strings.h>
 
-enum { CONNECTIONS = 4096, CONNECTION_BYTES = 64 << 10, IDLE_S = 60, PIECE = 16 << 10 };
+enum {
+    CONNECTIONS = 4096,
+    OTHER_FILES = 256,
+    CONNECTION_BYTES = 64 << 10,
+    IDLE_S = 60,
+    PIECE = 16 << 10
+};
 
 static const mx_api *const apis[] = {&mx_api_completions, &mx_api_chat, &mx_api_embeddings,
                                      &mx_api_messages};
@@ -335,6 +342,7 @@ mx_status mx_http_start(mx_server *s)
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found = NULL;
     char port[16];
     MX_TRY(mx_mhd_open(&s->mhd));
+    mx_machine_allow_files(CONNECTIONS + OTHER_FILES);
     snprintf(port, sizeof port, "%d", (int)s->o.port);
     int e = getaddrinfo(s->o.host && *s->o.host ? s->o.host : NULL, port, &hints, &found);
     if (e)

@@ -275,7 +275,12 @@ grep -q 'took longer than 1 s' "$tmp/long" || say "request_seconds: $(cut -c1-30
 stop
 
 # --- as many as fit in the batch are under way, the others wait; an engine with work is stuck when it makes no step ---
+# A soft limit of open files is raised, so that it does not limit connections.
+files=$(ulimit -S -n)
+ulimit -S -n 100
 start max_model_len=250 batch=2 stuck_seconds=1e-6 gpu_memory_utilization=0.5
+ulimit -S -n "$files"
+awk -v most="$(ulimit -H -n)" '/^Max open files/ { exit !($4 >= 4096 || $4 == most) }' /proc/$server/limits || say "open files: $(grep open /proc/$server/limits)"
 n=0 # the engine has begun to wait for work
 until [ "$(get /health)" = '{"status":"ok"}' ] || [ $n = 100 ]; do n=$((n + 1)); sleep 0.1; done
 [ "$(get /health)" = '{"status":"ok"}' ] || say "an engine without work is stuck: $(get /health)"

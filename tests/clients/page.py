@@ -110,8 +110,13 @@ def check_acts(p):
     p.run("[...document.querySelectorAll('.acts button')].find(b => b.innerText == 'Retry').click()")
     idle(p)
     assert messages(p) == 2, messages(p)
-    p.run("[...document.querySelectorAll('.acts button')].find(b => b.innerText == 'Edit').click()")
-    assert p.run("document.getElementById('say').value") == "What is the capital of France?" and messages(p) == 0
+    edit, edited = "[...document.querySelectorAll('.acts button')].find(b => b.innerText == 'Edit').click()", "document.querySelectorAll('.edited').length"
+    said = p.run("document.getElementById('talk').innerText")
+    p.run(edit)
+    assert p.run("document.getElementById('say').value") == "What is the capital of France?" and p.run(edited) == 2
+    p.key("Escape", 27)  # nothing is lost
+    assert p.run("document.getElementById('say').value") == "" and p.run(edited) == 0 and p.run("document.getElementById('talk').innerText") == said
+    p.run(edit)
     p.send("Input.insertText", text=" Please.")
     p.key("Enter", 13)
     idle(p)
@@ -122,6 +127,19 @@ def check_acts(p):
     p.key("Escape", 27)  # stops what is still being written
     idle(p)
     assert messages(p) == 4 and not p.run("document.querySelectorAll('.error').length"), p.run("document.getElementById('talk').innerText")
+
+
+def check_keyboard(p):
+    """What is drawn anew keeps the focus where it was."""
+    where = "document.activeElement.textContent + (document.activeElement.className || '')"
+    p.run("[...document.querySelectorAll('.acts button')].filter(b => b.innerText == 'Retry').pop().focus()")
+    p.key("Enter", 13)
+    idle(p)
+    assert p.run(where) == "Retry", p.run(where)
+    p.run("document.querySelector('#list .open').focus()")
+    p.key("Enter", 13)
+    assert p.run(where).endswith("open here"), p.run(where)
+    p.run("document.getElementById('say').focus()")
 
 
 def check_phone(p, picture):
@@ -161,6 +179,7 @@ try:
         open(picture, "wb").write(base64.b64decode(p.send("Page.captureScreenshot", format="png")["data"]))
     check_markdown(p)
     check_acts(p)
+    check_keyboard(p)
     check_phone(p, os.environ.get("PHONE", ""))
     p.send("Page.reload")
     p.wait("document.readyState == 'complete' && document.getElementById('talk').innerText.includes('capital of France')", "the conversation is not kept")
