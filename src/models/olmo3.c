@@ -78,6 +78,9 @@ static mx_status finish(void *config_, const json_t *json)
            "rope_parameters.full_attention." name "|rope_parameters." name "|rope_scaling." name,  \
            kind, __VA_ARGS__)
 
+/* Of one kind of layer; of both, as transformers before 5.14 wrote it; of the first files. */
+#define THETAS "rope_theta|rope_parameters.rope_theta|rope_theta"
+
 static const mx_cfg_field fields[] = {
     MX_CFG_SIZES_OR(mx_decoder, 50304, 4096, 11008, 32, 32),
     MX_CFG(mx_decoder, kv_heads, "num_key_value_heads", MX_IS_HEADS_OR_0,
@@ -103,10 +106,10 @@ static const mx_cfg_field fields[] = {
     ROPE(attention_factor, "attention_factor", MX_IS_FACTOR_OR_0, .fallback = 0),
     ROPE(original_length, "original_max_position_embeddings", MX_IS_REAL_LENGTH_OR_0,
            .fallback = 0),
-    MX_CFG(mx_decoder, rope.theta, "rope_parameters.full_attention.rope_theta|rope_theta",
-           MX_IS_THETA, .fallback = 500000, .maxtext = "rope_max_timescale"),
-    MX_CFG(config, local.theta, "rope_parameters.sliding_attention.rope_theta|rope_theta",
-           MX_IS_THETA, .fallback = 500000, .maxtext = "rope_max_timescale"),
+    MX_CFG(mx_decoder, rope.theta, "rope_parameters.full_attention." THETAS, MX_IS_THETA,
+           .fallback = 500000, .maxtext = "rope_max_timescale"),
+    MX_CFG(config, local.theta, "rope_parameters.sliding_attention." THETAS, MX_IS_THETA,
+           .fallback = 500000, .maxtext = "rope_max_timescale"),
     {0},
 };
 

@@ -27,6 +27,7 @@ typedef struct {
     pid_t pid;
     int io, err; /* a socket for its input and output; its standard error, not blocking */
     int64_t at;  /* the answer it works on; -1: none */
+    bool asked;  /* at least once */
     double deadline;
     char line[MAX_LINE];
     size_t n;
@@ -140,8 +141,19 @@ static mx_status give_up(const mx_reward_command *r, worker *w, const char *what
                    end, *said ? "; it said: " : "", said);
 }
 
+/* A line that nobody asked for would pass for the next answer's, and every later one too. */
+static bool has_said_more(worker *w)
+{
+    char c;
+    bool more = w->asked && recv(w->io, &c, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+    w->asked = true;
+    return more;
+}
+
 static mx_status ask(mx_reward_command *r, worker *w, const mx_reward_input *j, int64_t i)
 {
+    if (has_said_more(w))
+        return give_up(r, w, "wrote more lines than it was asked for");
     json_t *o = json_copy((json_t *)j->record);
     o = o ? o : json_object();
     json_object_set_new(o, "prompt", json_string(j->prompt));

@@ -44,21 +44,13 @@ static mx_node *loss(mx_graph *g, const mx_head *h, mx_build *b, const void *giv
     return mx_loss_root(g, b, mx_mul(g, mx_sum_all(g, each), t.scale), share);
 }
 
-/* Tokens that are trained. Of a whole text that is not packed TRL counts the first token too where
+/* Tokens that are trained. Of rows that are not packed TRL counts a first token too where
  * transformers does not know that the model's loss shifts labels: GPT-2's. */
 static int64_t count(const mx_objective_run *o, const mx_batch *b)
 {
     bool firsts = strcmp(o->model->family->name, "gpt2") == 0 && !o->options->shape.packed &&
                   strcmp(mx_config_text(o->config, "semantics"), "trl") == 0;
-    int64_t n = b->n_trained;
-    for (int64_t row = 0; row < b->rows && firsts; row++) {
-        const int32_t *label = b->labels + row * b->seq_len, *in = b->segments + row * b->seq_len;
-        int64_t k = 0;
-        while (k + 1 < b->seq_len && in[k + 1] && label[k] >= 0)
-            k++;
-        n += in[0] && (k + 1 == b->seq_len || !in[k + 1]);
-    }
-    return n;
+    return b->n_trained + (firsts ? b->n_firsts : 0);
 }
 
 const mx_objective mx_objective_sft = {

@@ -91,7 +91,7 @@ static mx_status encode_ids(const mx_encoder *e, const mx_example *x, mx_documen
 static mx_status encode_preference(const mx_encoder *e, const mx_example *x, mx_document out[2])
 {
     mx_text_range side[2] = {x->chosen, x->rejected}, prompt = x->prompt;
-    if (!prompt.len) {
+    if (!prompt.text) {
         size_t n = 0, cut = 0;
         while (n < side[0].len && n < side[1].len && side[0].text[n] == side[1].text[n])
             if (side[0].text[n++] == '\n')

@@ -112,15 +112,18 @@ out:
     return st;
 }
 
-/* Without a prompt of its own, a pair's is what its sides have in common, up to a space. */
+/* Without a prompt of its own, a pair's is what its sides have in common, up to a space. Where one
+ * side is the other's beginning, its last character is the answer, as TRL's extract_prompt has it. */
 static mx_text_range common_prompt(mx_text_range side[2])
 {
     size_t n = 0;
     while (n < side[0].len && n < side[1].len && side[0].text[n] == side[1].text[n])
         n++;
-    while (n && ((unsigned char)side[0].text[n] & 0xC0) == 0x80 && n < side[0].len)
+    bool ends = n == side[0].len || n == side[1].len;
+    n -= ends && n;
+    while (n && n < side[0].len && ((unsigned char)side[0].text[n] & 0xC0) == 0x80)
         n--; /* not inside a character */
-    n -= n && side[0].text[n - 1] == ' ';
+    n -= !ends && n && side[0].text[n - 1] == ' ';
     mx_text_range prompt = {side[0].text, n};
     for (int k = 0; k < 2; k++)
         side[k] = (mx_text_range){side[k].text + n, side[k].len - n};
@@ -131,7 +134,7 @@ static mx_status encode_pair(const mx_encoder *e, const mx_example *x, mx_docume
 {
     mx_text_range side[2] = {x->chosen, x->rejected}, prompt = x->prompt;
     int64_t begins[2];
-    if (!prompt.len)
+    if (!prompt.text)
         prompt = common_prompt(side);
     for (int k = 0; k < 2; k++)
         MX_TRY(encode_answer(e, prompt, side[k], &out[k], &begins[k]));

@@ -184,7 +184,7 @@ static mx_status make_completion(ctx *c, int prompt, int completion)
 {
     if (is_text(c, prompt) && is_text(c, completion)) {
         c->e->kind = MX_EXAMPLE_COMPLETION;
-        c->e->prompt = slice(c, prompt);
+        c->e->prompt = slice(c, prompt); /* of none the text is NULL */
         c->e->completion = slice(c, completion);
         return MX_OK;
     }
@@ -203,7 +203,7 @@ static mx_status make_preference(ctx *c, int prompt, int chosen, int rejected)
     if (is_text(c, chosen) != is_text(c, rejected))
         return mx_fail(MX_INPUT, "columns \"chosen\" and \"rejected\" must be of the same kind");
     if (is_text(c, chosen) && (prompt < 0 || is_text(c, prompt))) {
-        e->prompt = prompt < 0 ? (mx_text_range){"", 0} : slice(c, prompt);
+        e->prompt = slice(c, prompt);
         e->chosen = slice(c, chosen);
         e->rejected = slice(c, rejected);
         return MX_OK;

@@ -50,6 +50,7 @@ typedef struct {
     int64_t step;      /* number of this batch since the start of the data */
     int64_t n_tokens;  /* places of these rows that hold a token */
     int64_t n_trained; /* places with a label; 0 is possible and means no loss */
+    int64_t n_firsts;  /* rows whose first token is trained, though nothing predicts it */
     float *pixels;     /* of the rows' images, in order, as the model takes them; NULL: none yet */
     int64_t n_images, cap_images;
     float *margins;    /* (rows) of pairs with takes_margins, both rows the same; else 0 */

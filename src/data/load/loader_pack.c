@@ -178,8 +178,10 @@ static mx_status take_row(mx_loader *l, mx_batch *b, int64_t row)
         out[2] = b->segments + local * s;
         out[3] = b->positions + local * s;
     }
-    if (mine)
+    if (mine) {
         b->margins[local] = mx_packer_noted(l->packer, l->at.row);
+        b->n_firsts += mx_packer_trains_first(l->packer, l->at.row);
+    }
     mx_packer_write(l->packer, l->at.row++, out[0], out[1], out[2], out[3]);
     if (l->o.encoder.images)
         MX_TRY(mx_row_pictures(l->o.encoder.images, out[0], s, mine ? &b->pixels : NULL,
@@ -195,7 +197,7 @@ static mx_status take_row(mx_loader *l, mx_batch *b, int64_t row)
 
 static void clear_batch(const mx_loader *l, mx_batch *b)
 {
-    b->n_tokens = b->n_trained = b->n_images = 0;
+    b->n_tokens = b->n_trained = b->n_firsts = b->n_images = 0;
     memset(b->margins, 0, sizeof *b->margins * (size_t)b->rows);
     memset(b->first_image, 0, sizeof *b->first_image * (size_t)(b->rows + 1));
     for (int64_t i = 0; i < b->rows * b->seq_len; i++) {

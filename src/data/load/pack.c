@@ -172,6 +172,13 @@ float mx_packer_noted(const mx_packer *p, int64_t row)
     return b->segments == 1 ? p->sorted[b->first].note : 0;
 }
 
+bool mx_packer_trains_first(const mx_packer *p, int64_t row)
+{
+    MX_ASSERT(row >= 0 && row < mx_packer_rows(p), "row %lld", (long long)row);
+    const bin *b = &p->bins[row];
+    return b->segments > 0 && p->trained[p->sorted[b->first].at];
+}
+
 void mx_packer_skip(mx_packer *p, int64_t skip)
 {
     MX_ASSERT(p->n_docs == 0, "skip in a window of %lld documents", (long long)p->n_docs);

@@ -67,6 +67,8 @@ void mx_packer_add(mx_packer *p, const int32_t *ids, const uint8_t *trained, int
 void mx_packer_note(mx_packer *p, float x);
 /* That of row `row`; of rows of several documents 0. */
 float mx_packer_noted(const mx_packer *p, int64_t row);
+/* Is the row's first token one to train on? No label says so: labels are of what follows. */
+bool mx_packer_trains_first(const mx_packer *p, int64_t row);
 /* Would anything of such a document be predicted? */
 bool mx_packer_trains(const mx_packer *p, const uint8_t *trained, int64_t n);
 bool mx_packer_full(const mx_packer *p);

@@ -86,6 +86,7 @@ static void add_rows(mx_batch *to, const mx_batch *b)
     to->rows += b->rows;
     to->n_tokens += b->n_tokens;
     to->n_trained += b->n_trained;
+    to->n_firsts += b->n_firsts;
 }
 
 /* Rows of padding: nothing is trained on them. */
@@ -109,7 +110,7 @@ mx_status mx_run_next_batch(mx_run *r, const mx_batch **out)
         return mx_loader_next(r->data.loader, out);
     int64_t rows = r->batch.microbatch * r->request.batch.accumulation;
     mx_batch *b = &r->batch.gathered;
-    b->rows = b->n_tokens = b->n_trained = 0;
+    b->rows = b->n_tokens = b->n_trained = b->n_firsts = 0;
     *out = NULL;
     while (b->rows < rows) {
         const mx_batch *piece;
