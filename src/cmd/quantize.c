@@ -232,13 +232,15 @@ static const mx_key keys[] = {
      "as many of its tokens at most", 0, 0, 0,
      "calibration_tokens=512 calibration_text=text.txt calibration=gptq output=quantized "
      "quantization=int4", CALIBRATES},
-    {"calibration_memory", MX_KEY_INT, 0, "4096", "1..",
-     "gptq: MiB for sums of inputs; with less, matrices are calibrated in more rounds", 0, 0, 0,
+    {"calibration_memory", MX_KEY_INT, 0, "4096", "0..",
+     "gptq: MiB for sums of inputs, and as many for what a round leaves to the next; with less, "
+     "there are more rounds, each from the tokens on", 0, 0, 0,
      "calibration_memory=1 calibration_text=text.txt calibration=gptq output=quantized "
      "quantization=int4", CALIBRATES},
-    {"calibration_rounds", MX_KEY_INT, 0, "8", "1..",
-     "gptq: rounds at least; each reads what earlier ones have rounded and makes good their error",
-     0, 0, 0, "calibration_rounds=2 calibration_text=text.txt calibration=gptq output=quantized "
+    {"calibration_rounds", MX_KEY_INT, 0, "0", "0..",
+     "gptq: rounds at least; each reads what earlier ones have rounded and makes good their error; "
+     "0: one for each tensor that matrices read", 0, 0, 0,
+     "calibration_rounds=2 calibration_text=text.txt calibration=gptq output=quantized "
      "quantization=int4", CALIBRATES},
     {"act_order", MX_KEY_BOOL, 0, "true", 0,
      "gptq: columns with the largest inputs are rounded first", "desc_act", 0, 0,

@@ -2,7 +2,8 @@
  *
  * The graph of the model is walked for the tensors that matrices read; each becomes a root of its
  * sum of squares (d, d), or of its largest magnitudes (d), which are added up over the windows of
- * the text. Both walks find the same tensors in the same order, so that a number names one.
+ * the text. Both walks find the same tensors in the same order, so that a number names one. A round
+ * of GPTQ begins where the one before it stopped (held.h).
  */
 #include "train/check/calibrate.h"
 
@@ -11,6 +12,7 @@
 #include "exec/step.h"
 #include "ops.h"
 #include "store/gptq.h"
+#include "train/check/held.h"
 #include "train/check/smooth.h"
 #include <math.h>
 #include <stdio.h>
@@ -31,6 +33,7 @@ typedef struct {
     input *in;
     int n, cap;
     int first, end; /* those whose sums are roots of the graph */
+    mx_held was, now; /* gptq: between rounds */
 } inputs;
 
 /* --- the graph --- */
@@ -71,40 +74,82 @@ static void enter(inputs *all, const mx_node *x, const mx_node *w, int *index_of
     in->weight = more;
 }
 
-/* In place of a loss: the program is only run for the sums. */
-static mx_node *build(mx_graph *g, const mx_head *h, mx_build *b, const void *settings)
+/* Every weight that the directory has is one of the session. */
+static void root_weights(mx_graph *g, const mx_head *h)
 {
-    (void)b;
-    inputs *all = *(inputs *const *)settings;
-    mx_arena scratch = {0};
-    mx_uses uses;
-    bool listing = all->n == 0;
-    int n_old = g->n_nodes, n = 0;
-    int *index_of = MX_NEW_N(&scratch, int, n_old);
-    if (listing) { /* every weight that the directory has */
-        mx_graph_root(g, "hidden", h->hidden);
-        mx_graph_root(g, "head", mx_slice(g, h->weight, 0, 0, 1));
+    mx_graph_root(g, "hidden", h->hidden);
+    mx_graph_root(g, "head", mx_slice(g, h->weight, 0, 0, 1));
+}
+
+static void root_sums(mx_graph *g, const inputs *all, mx_node *const *x)
+{
+    for (int k = all->first; k < all->end; k++) {
+        char name[32];
+        snprintf(name, sizeof name, "sums:%d", k);
+        mx_graph_root(g, name, sums_of(g, x[k], all->of->method));
     }
+}
+
+/* The tensors that matrices read, into x, and by node id the last one a weight is read with. */
+static int find_reads(const mx_graph *g, const mx_calibrate_of *of, mx_node **x, int *rank,
+                      int *index_of)
+{
+    int n = 0;
+    for (int i = 0; i < g->n_nodes; i++)
+        rank[i] = -1;
+    for (int i = 0; i < g->n_nodes; i++) {
+        const mx_node *w = mx_calibrate_weight(g->node[i], of);
+        if (!w)
+            continue;
+        int *at = &index_of[g->node[i]->in[0]->id];
+        if (!*at) {
+            x[n] = g->node[i]->in[0];
+            *at = ++n;
+        }
+        rank[w->id] = *at - 1 > rank[w->id] ? *at - 1 : rank[w->id];
+    }
+    return n;
+}
+
+static void list(mx_graph *g, inputs *all, int *index_of)
+{
+    mx_uses uses;
     mx_uses_init(&uses, g);
-    for (int i = 0; i < n_old; i++) {
+    for (int i = 0, n_nodes = g->n_nodes; i < n_nodes; i++) {
         const mx_node *w = mx_calibrate_weight(g->node[i], all->of);
         mx_node *x = w ? g->node[i]->in[0] : NULL;
         if (!x)
             continue;
         bool seen = index_of[x->id] != 0;
-        if (listing)
-            enter(all, x, w, index_of);
-        if (listing && !seen)
+        enter(all, x, w, index_of);
+        if (!seen)
             all->in[all->n - 1].source = mx_smooth_source_of(&uses, x, all->of, &all->out->arena);
-        if (!listing && !seen) {
-            index_of[x->id] = ++n;
-            char name[32];
-            snprintf(name, sizeof name, "sums:%d", n - 1);
-            if (n > all->first && n <= all->end)
-                mx_graph_root(g, name, sums_of(g, x, all->of->method));
-        }
     }
     mx_uses_fini(&uses);
+}
+
+/* In place of a loss: the sums are what the program is for. */
+static mx_node *build(mx_graph *g, const mx_head *h, mx_build *b, const void *settings)
+{
+    (void)b;
+    inputs *all = *(inputs *const *)settings;
+    mx_arena scratch = {0};
+    int n_old = g->n_nodes, *index_of = MX_NEW_N(&scratch, int, n_old);
+    if (all->n == 0) {
+        root_weights(g, h);
+        list(g, all, index_of);
+    } else {
+        mx_node **x = MX_NEW_N(&scratch, mx_node *, all->n);
+        /* sums are three nodes or so for a tensor; none of them is a weight */
+        int *rank = MX_NEW_N(&scratch, int, n_old + 16 * all->n);
+        int n = find_reads(g, all->of, x, rank, index_of);
+        MX_ASSERT(n == all->n, "%d tensors, %d before", n, all->n);
+        root_sums(g, all, x);
+        for (int i = n_old; i < g->n_nodes; i++)
+            rank[i] = -1;
+        if (all->of->method == MX_CALIBRATE_GPTQ)
+            mx_held_cut(g, &(mx_held_reads){x, n, rank}, &all->was, &all->now);
+    }
     mx_arena_fini(&scratch);
     return g->root[0];
 }
@@ -128,10 +173,34 @@ static void add_sums(input *in, const float *more, mx_calibrate_method method)
                                                   : fmaxf(in->sums[i], more[i]);
 }
 
-static mx_status add_window(inputs *all, mx_step *step, const int32_t *ids, float *host)
+/* What the round before has held of window i goes in, what the next one begins with comes out. */
+static mx_status run_window(inputs *all, mx_step *step, int i)
 {
-    MX_TRY(mx_exec_write(step->exec, "tokens", ids));
+    mx_held *was = &all->was, *now = &all->now;
+    char name[32];
+    float *at = was->n ? was->values[i] : NULL;
+    for (int k = 0; k < was->n; at += was->count[k++]) {
+        snprintf(name, sizeof name, "held:%d", k);
+        MX_TRY(mx_exec_write(step->exec, name, at));
+    }
     MX_TRY(mx_exec_run(step->exec));
+    mx_held_drop(was, i);
+    if (!now->n)
+        return MX_OK;
+    MX_TRY(mx_held_room(now, i, (int)(all->of->text.n / all->of->text.length)));
+    at = now->values[i];
+    for (int k = 0; k < now->n; at += now->count[k++]) {
+        snprintf(name, sizeof name, "hold:%d", k);
+        MX_TRY(mx_exec_read(step->exec, name, at));
+    }
+    return MX_OK;
+}
+
+static mx_status add_window(inputs *all, mx_step *step, int window, float *host)
+{
+    const mx_perplexity_of *t = &all->of->text;
+    MX_TRY(mx_exec_write(step->exec, "tokens", t->ids + window * t->length));
+    MX_TRY(run_window(all, step, window));
     for (int i = all->first; i < all->end; i++) {
         char name[32];
         snprintf(name, sizeof name, "sums:%d", i);
@@ -139,6 +208,12 @@ static mx_status add_window(inputs *all, mx_step *step, const int32_t *ids, floa
         add_sums(&all->in[i], host, all->of->method);
     }
     return MX_OK;
+}
+
+static int64_t held_numbers(const inputs *all)
+{
+    int64_t windows = all->of->text.n / all->of->text.length;
+    return (int64_t)(all->of->most_bytes / sizeof(float)) / (windows ? windows : 1);
 }
 
 /* Sums of the inputs [first, end) over the whole windows of the text. */
@@ -150,6 +225,7 @@ static mx_status add_text(inputs *all, mx_session *session, const mx_model_ref *
     int64_t most = 0;
     bool squares = all->of->method == MX_CALIBRATE_GPTQ;
     mx_status st = MX_OK;
+    all->now = (mx_held){.first = all->first, .end = all->end, .most = held_numbers(all)};
     for (int i = all->first; i < all->end; i++) {
         int64_t n = squares ? all->in[i].n * all->in[i].n : all->in[i].n;
         MX_TRY_OUT(st, mx_alloc((void **)&all->in[i].sums, sizeof(float) * (size_t)n,
@@ -158,12 +234,15 @@ static mx_status add_text(inputs *all, mx_session *session, const mx_model_ref *
     }
     MX_TRY_OUT(st, mx_alloc((void **)&host, sizeof *host * (size_t)most, "calibration"));
     MX_TRY_OUT(st, open_step(&step, session, m, all));
-    for (int64_t at = 0; at + t->length <= t->n; at += t->length)
-        MX_TRY_OUT(st, add_window(all, &step, t->ids + at, host));
+    for (int i = 0; i < t->n / t->length; i++)
+        MX_TRY_OUT(st, add_window(all, &step, i, host));
 out:
     mx_free(host);
     mx_exec_close(step.exec);
     mx_step_close(&step);
+    mx_held_fini(&all->was);
+    all->was = all->now;
+    all->now = (mx_held){0};
     return st;
 }
 
@@ -226,7 +305,7 @@ static mx_status round_inputs(const inputs *all, mx_session *s)
 static int end_of_round(const inputs *all, int first)
 {
     size_t bytes = 0;
-    int i = first, rounds = all->of->rounds > 1 ? all->of->rounds : 1;
+    int i = first, rounds = all->of->rounds > 0 ? all->of->rounds : all->n;
     int end = first + (all->n + rounds - 1) / rounds;
     for (; i < all->n && i < end; i++) {
         bytes += sizeof(float) * (size_t)(all->in[i].n * all->in[i].n);
@@ -279,6 +358,7 @@ out:
     for (int i = 0; i < all.n; i++)
         mx_free(all.in[i].sums);
     mx_free(all.in);
+    mx_held_fini(&all.was);
     mx_step_close(&listing);
     mx_session_close(session);
     return st;

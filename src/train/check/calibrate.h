@@ -4,6 +4,7 @@
  *                   (store/gptq.h). Matrices are rounded in the order of the model, in `rounds` or
  *                   more, as many at a time as the sums of their inputs fit `most_bytes`; later
  *                   rounds read what the rounded ones give, and make good some of their error.
+ *                   Each begins where the one before it stopped (held.h).
  *     smoothquant   moves the range of a matrix's inputs into the matrix: input j is divided by
  *                   s_j = amax(x_j)^a / amax(w_j)^(1 - a), column j multiplied by it. The division
  *                   is a part of the norm, or of the rows of the matrix, that the input comes from.
@@ -27,8 +28,8 @@ typedef struct {
     mx_perplexity_of text;
     bool act_order;      /* gptq */
     double smoothing;    /* smoothquant: a */
-    size_t most_bytes;   /* gptq: sums of inputs at a time */
-    int rounds;          /* gptq: at least, where there are that many inputs */
+    size_t most_bytes;   /* gptq: sums of inputs at a time; as many for what rounds hold */
+    int rounds;          /* gptq: at least so many; 0: as many as there are inputs */
 } mx_calibrate_of;
 
 typedef struct {
