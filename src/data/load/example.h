@@ -36,7 +36,7 @@ typedef struct {
 typedef struct {
     mx_example_kind kind;
     mx_text_range text;             /* TEXT */
-    mx_text_range prompt, completion; /* COMPLETION; PREFERENCE of strings: prompt.text may be NULL */
+    mx_text_range prompt, completion; /* COMPLETION; PREFERENCE of strings: prompt.text or NULL */
     mx_text_range chosen, rejected; /* PREFERENCE of strings */
     json_t *messages; /* CHAT: array of {role, content, ...}. Owned, as are the next three */
     json_t *chosen_messages,
