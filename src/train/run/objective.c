@@ -77,8 +77,8 @@ void mx_objective_request(const mx_objective *o, const mx_config *c, mx_train_da
     r->drops_long = o && o->drops_long;
     r->takes_margins = o && o->takes_margins;
     r->answers_last = o && o->answers_last && o->answers_last(c);
-    const char *cut = mx_config_text(c, "truncation_mode");
-    r->keep_end = o && (strcmp(cut, "keep_end") == 0 ||
-                        (!*cut && r->answers_last && !mx_config_bool(c, "packing")));
+    const char *cut = o ? mx_config_text(c, "truncation_mode") : "keep_start";
+    r->keep_end = strcmp(cut, "keep_end") == 0 ||
+                  (!*cut && r->answers_last && !mx_config_bool(c, "packing"));
     r->loss_on = !o ? MX_LOSS_ALL : r->pairs ? MX_LOSS_COMPLETION : loss_on(c);
 }
