@@ -184,21 +184,32 @@ static mx_status choose(state *s, const char *context, const json_t *choices, co
     return st;
 }
 
+/* "until": a text, or a list of them. */
+static mx_status read_stops(const json_t *until, const char *stop[16], size_t *n)
+{
+    *n = json_is_array(until) ? json_array_size(until) : until ? 1 : 0;
+    for (size_t i = 0; i < *n; i++) {
+        const json_t *text = json_is_array(until) ? json_array_get(until, i) : until;
+        if (*n > 16 || !json_is_string(text))
+            return wrong("\"until\" must be at most 16 texts");
+        stop[i] = json_string_value(text);
+    }
+    return MX_OK;
+}
+
 static mx_status write_until(state *s, const char *context, const json_t *until, const char *target,
                              const json_t *most)
 {
     const char *stop[16];
-    size_t n_stop = json_array_size(until);
+    size_t n_stop;
     question q = {0};
-    for (size_t i = 0; i < n_stop; i++) {
-        if (n_stop > 16 || !json_is_string(json_array_get(until, i)))
-            return wrong("\"until\" must be at most 16 texts");
-        stop[i] = json_string_value(json_array_get(until, i));
-    }
+    MX_TRY(read_stops(until, stop, &n_stop));
+    if (most && json_integer_value(most) < 1)
+        return wrong("\"max_tokens\" must be a number from 1");
     mx_status st = encode(s, context, true, &q.ids);
     int64_t room = mx_engine_max_length(s->engine) - q.ids.n;
-    int64_t limit = json_is_integer(most) ? json_integer_value(most) : USUAL_ANSWER;
-    limit = limit < 1 ? 1 : limit < room ? limit : room;
+    int64_t limit = most ? json_integer_value(most) : USUAL_ANSWER;
+    limit = limit < room ? limit : room;
     mx_request_options o = {.sampling = {.repetition_penalty = 1},
                             .max_new = limit,
                             .stop = stop,

@@ -135,6 +135,8 @@ static void print_example(const mx_key *key, const char *owner)
     int first = (int)strcspn(key->verbs ? key->verbs : "", " ");
     if (key->flags & MX_KEY_CHECKED)
         printf("a family has it or does not; a value that contradicts the family is refused\n");
+    else if (strcmp(key->name, "base_config") == 0) /* no argument */
+        printf("example:  base_config: common.yml, in a file\n");
     else if (key->example)
         printf("example:  maxc %.*s %s\n", owner ? (int)strlen(owner) : first,
                owner ? owner : key->verbs, key->example);

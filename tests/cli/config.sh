@@ -152,6 +152,10 @@ cp -r configs "$tmp/share/maxc/configs"
 cp "$maxc" "$tmp/bin/maxc"
 expect 0 '^gpt2-124m ' "$tmp/bin/maxc" help models
 
+# examples are commands that are accepted
+expect 0 '^example:  base_config: common.yml, in a file$' $maxc help base_config
+expect 0 '^example:  maxc sft lora.lora_rank=4 lora.enable_lora=true load_parameters_path=model$' $maxc help lora.lora_rank
+
 # a full disk behind standard output
 if [ -e /dev/full ]; then
     $maxc help > /dev/full 2> "$tmp/out"

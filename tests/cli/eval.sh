@@ -21,6 +21,11 @@ expect 0 '"name": "acc", "value": 0.5' e "$tmp/both" format=json
 stop=$(printf %s "$text" | cut -c3)
 echo "{\"context\":\"hi\",\"until\":[\"$stop\"],\"target\":\"$(printf %s "${text%%"$stop"*}")\"}" > "$tmp/write"
 expect 0 '^exact_match  *1.0000' e "$tmp/write"
+sed 's/"until":.\([^]]*\)./"until":\1/' "$tmp/write" > "$tmp/one" # not in a list
+grep -q '"until":"' "$tmp/one" || { echo "eval.sh: $(cat "$tmp/one")"; bad=1; }
+expect 0 '^exact_match  *1.0000' e "$tmp/one"
+sed 's/"until":[^]]*.,//; s/^{/{"max_tokens":1,/' "$tmp/write" > "$tmp/short"
+expect 0 '^exact_match  *0.0000' e "$tmp/short"
 sed 's/"}$/ "}/' "$tmp/write" > "$tmp/longer" # as in lm-eval, spaces count
 expect 0 '^exact_match  *0.0000' e "$tmp/longer"
 echo '{"text":"hi ab hi"}' > "$tmp/text"
@@ -33,7 +38,8 @@ awk "BEGIN { d = log($words) * 3 / log(2) / 8 - $bits; exit !(d < 0.01 && d > -0
 [ "$(e "$tmp/text" max_model_len=4)" != "$(e "$tmp/text")" ] || { echo "eval.sh: max_model_len has no effect"; bad=1; }
 expect 2 'the model was made for' e "$tmp/text" max_model_len=100000
 for bad_line in '{' '{}' '{"context":"a","choices":["b"],"gold":0}' '{"context":"a","choices":["b","c"],"gold":2}' \
-    '{"context":"a","choices":["b",""],"gold":0}' '{"context":"a","until":[1],"target":"b"}'; do
+    '{"context":"a","choices":["b",""],"gold":0}' '{"context":"a","until":[1],"target":"b"}' \
+    '{"context":"a","until":5,"target":"b"}' '{"context":"a","max_tokens":0,"target":"b"}' '{"context":"a","max_tokens":"9","target":"b"}'; do
     echo "$bad_line" > "$tmp/bad"
     expect 3 'line 1' e "$tmp/bad"
 done
