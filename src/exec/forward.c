@@ -1,9 +1,9 @@
 /* forward.c - see forward.h. */
 #include "exec/forward.h"
 
-/* A tag that no message of a pipeline has: those are numbers of microbatches, or of shared
- * weights. */
-enum { RESULTS = INT32_MIN };
+/* No message of a pipeline has it: those between chunks are from 2 on (pipeline.c), those of shared
+ * weights below 0. MPI's tags end early. */
+enum { RESULTS = 0 };
 
 mx_forward_stages mx_forward_other(const mx_forward_stages *on)
 {

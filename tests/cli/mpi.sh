@@ -38,5 +38,15 @@ train mesh-tcp 8 collectives=tcp mesh=fsdp=3 sharding_tolerance=1 || fail "mesh:
 train stage-mpi 8 collectives=mpi mesh=stage=3 sharding_tolerance=1 || fail "stages: $(tail -n 5 "$d/stage-mpi.log")"
 train stage-tcp 8 collectives=tcp mesh=stage=3 sharding_tolerance=1 || fail "stages: $(tail -n 5 "$d/stage-tcp.log")"
 [ "$(numbers stage-mpi)" = "$(numbers stage-tcp)" ] || fail "MPI and TCP differ on stages: $(numbers stage-mpi) $(numbers stage-tcp)"
+# References and answers in stages: what the last stage has found is sent to the others.
+for way in mpi tcp; do
+    timeout 100 mpirun $as_root -n 2 build/release/maxc grpo load_parameters_path=tests/fixtures/post/model run_name=grpo-$way \
+        dataset_path=tests/fixtures/post/pairs.jsonl max_target_length=48 num_generations=4 max_completion_length=20 reward=format \
+        "reward_pattern=[\\s\\S]*(th|er)[\\s\\S]*" beta=0.1 dtype=float32 num_threads=1 per_device_batch_size=1 steps=2 enable_tensorboard=false \
+        mesh=stage=2 sharding_tolerance=1 base_output_directory="$d" collectives=$way > "$d/grpo-$way.log" 2>&1 ||
+        fail "grpo over $way: $(tail -n 5 "$d/grpo-$way.log")"
+done
+[ "$(numbers grpo-mpi | grep -c '[1-9]')" = 4 ] && [ "$(numbers grpo-mpi)" = "$(numbers grpo-tcp)" ] ||
+    fail "MPI and TCP differ in grpo: $(numbers grpo-mpi) $(numbers grpo-tcp)"
 [ "$(numbers mesh-mpi)" = "$(numbers mesh-tcp)" ] || fail "MPI and TCP differ on a mesh: $(numbers mesh-mpi) $(numbers mesh-tcp)"
 exit $bad

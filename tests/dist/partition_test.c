@@ -115,3 +115,24 @@ MX_TEST(sequences_on_a_ring_of_more_ranks_than_are_merged_at_once)
     mesh_run_check(&r, mesh_parse("context=16"), 1e-9);
     mesh_run_close(&r);
 }
+
+/* Rules of a user may cut the length by an axis outside context too; its ranks then have pieces in
+ * their order, with and without chunks of equal work elsewhere. */
+MX_TEST(sequences_cut_by_two_axes)
+{
+    static const char *const rules[][2] = {
+        {"activation_length_attn=context fsdp"},
+        {"activation_norm_length=fsdp context"},
+        {"activation_length=fsdp context", "activation_batch="}};
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+        mesh_run r;
+        mesh_case c = case_of("tests/fixtures/models/llama3");
+        c.packed = true;
+        c.how.zigzag = true;
+        c.rules[0] = rules[i][0];
+        c.rules[1] = rules[i][1];
+        mesh_run_open(&r, &c);
+        mesh_run_check(&r, mesh_parse("fsdp=2,context=2"), 1e-9);
+        mesh_run_close(&r);
+    }
+}

@@ -53,7 +53,8 @@ typedef struct {
  * or one occurs twice. */
 bool mx_axis_rules_place(const mx_axis_rules *r, const mx_mesh *m, const char *axes,
                          const mx_type *t, mx_placement *out, mx_axis_report *report);
-/* Sequence dims, by their names, get chunks of equal work where they are cut by `context`. */
+/* Sequence dims, by their names, get chunks of equal work where they are cut by `context` and no
+ * axis outside it, whose ranks would have pieces of chunks. */
 void mx_axis_rules_zigzag(const char *axes, const mx_mesh *m, const mx_type *t, mx_placement *p);
 /* A line about a tensor's loss: "q_proj.weight: dim 0 (heads) is not cut by tensor=4: ...". */
 void mx_axis_loss_print(mx_str *s, const char *tensor, const char *axes, const mx_mesh *m,

@@ -172,8 +172,8 @@ void mx_axis_rules_zigzag(const char *axes, const mx_mesh *m, const mx_type *t, 
         mx_cut *c = &p->dim[d];
         bool sequence = memmem(name[d].name, name[d].n, length, sizeof length - 1) != NULL;
         int64_t pieces = mx_mesh_size(m, mx_cut_axes(c));
-        if (sequence && c->n == 1 && c->axes[0] >> MX_AXIS_CONTEXT & 1 &&
-            t->dim[d] % (2 * pieces) == 0)
+        bool outermost = c->n == 1 && lowest(c->axes[0]) == MX_AXIS_CONTEXT;
+        if (sequence && outermost && t->dim[d] % (2 * pieces) == 0)
             c->zigzag[0] = true;
     }
 }
