@@ -104,7 +104,7 @@ awk -v a="$one" -v b="$two" 'BEGIN { exit !(a > 25 && b < a - 5) }' || { echo "p
 expect 4 'a rank needs .* and a h100 has 2.00 GiB' $plan compile_topology=h100x8 mesh=fsdp=8 memory_gib=2
 expect 4 'no layout fits in the 2.00 GiB of a t4, .* a chip alone needs the least' $plan compile_topology=t4x1 memory_gib=2
 expect 0 '^machine   8 x h100, 80.0 GiB and 495 TFLOP/s' $plan compile_topology=h100x8 mesh=fsdp=8 peak_tflops=494.7
-step() { $model compile_topology=h100x8 mesh=fsdp=8 max_target_length=8192 per_device_batch_size=1 "$@" | sed -n 's/^time *\([^ ]*\) s .*/\1/p'; }
+step() { $model compile_topology=h100x8 mesh=fsdp=8 per_device_batch_size=8 "$@" | sed -n 's/^time *\([^ ]*\) s .*/\1/p'; }
 usual=$(step) half=$(step peak_tflops=494.7) slow=$(step bandwidth_gbs=335)
 awk -v u="$usual" -v h="$half" -v s="$slow" 'BEGIN { exit !(h > 1.4 * u && h < 2.1 * u && s > 1.3 * u) }' ||
     { echo "plan_mesh.sh: $usual s, $half at half of the rate, $slow at a tenth of the bandwidth"; bad=1; }
