@@ -113,12 +113,10 @@ static mx_status predict(const mx_invocation *inv, const mx_model_spec *m, const
         return MX_OK;
     snprintf(name, sizeof name, "%.31sx1", chip->name);
     MX_TRY(mx_topology_open(&f->machine, name, &from));
-    mx_plan_chip *row = &f->machine.chip;
-    double peak = row->peak[strcmp(mx_config_text(c, "dtype"), "float32") ? MX_RATE_BF16
-                                                                          : MX_RATE_F32];
-    for (int r = 0; r < MX_RATES && peak > 0; r++)
-        row->sustained[r] *= t->device.flops_per_second / peak;
-    row->bytes_per_second = t->device.bytes_per_second;
+    mx_plan_chip_set(&f->machine.chip,
+                     &(mx_chip_figures){.peak = t->device.flops_per_second,
+                                        .rate = mx_plan_rate_of(c),
+                                        .bytes_per_second = t->device.bytes_per_second});
     f->mesh.ici[MX_AXIS_DATA] = 1;
     return mx_forecast_time(f, c, m);
 }

@@ -285,7 +285,12 @@ static void print_json(const mx_forecast *f, const mx_model_spec *m, const mx_se
 
 /* ---- the verb ---- */
 
-static mx_status open_machine(mx_topology *t, const mx_invocation *inv)
+mx_rate mx_plan_rate_of(const mx_config *c)
+{
+    return strcmp(mx_config_text(c, "dtype"), "float32") == 0 ? MX_RATE_F32 : MX_RATE_BF16;
+}
+
+static mx_status name_machine(mx_topology *t, const mx_invocation *inv)
 {
     const mx_config *c = inv->config;
     int64_t slices = mx_config_int(c, "compile_topology_num_slices");
@@ -303,6 +308,19 @@ static mx_status open_machine(mx_topology *t, const mx_invocation *inv)
     MX_TRY(mx_mesh_asked(c, &ranks));
     snprintf(text, sizeof text, "%.31sx%lld", mx_config_text(c, "chip"), (long long)ranks);
     return mx_topology_open(t, text, &from);
+}
+
+/* The machine that is named, with the figures of a chip that are given. */
+static mx_status open_machine(mx_topology *t, const mx_invocation *inv)
+{
+    const mx_config *c = inv->config;
+    MX_TRY(name_machine(t, inv));
+    mx_plan_chip_set(&t->chip,
+                     &(mx_chip_figures){mx_config_float(c, "memory_gib") * 0x1p30,
+                                        mx_config_float(c, "peak_tflops") * 1e12,
+                                        mx_config_float(c, "bandwidth_gbs") * 1e9,
+                                        mx_plan_rate_of(c)});
+    return MX_OK;
 }
 
 static mx_status check_memory(const mx_forecast *f)

@@ -430,6 +430,28 @@ mx_status mx_plan_chip_read(mx_plan_chip *out, const char *home, const char *fil
     return st;
 }
 
+static void scale_rates(double *rate, int n, double by)
+{
+    for (int i = 0; i < n; i++)
+        rate[i] *= by;
+}
+
+void mx_plan_chip_set(mx_plan_chip *c, const mx_chip_figures *f)
+{
+    double by = f->peak > 0 && c->peak[f->rate] > 0 ? f->peak / c->peak[f->rate] : 1;
+    mx_gemm_points *points[] = {&c->gemm, &c->grouped};
+    c->memory_bytes = f->memory_bytes > 0 ? f->memory_bytes : c->memory_bytes;
+    c->bytes_per_second = f->bytes_per_second > 0 ? f->bytes_per_second : c->bytes_per_second;
+    scale_rates(c->peak, MX_RATES, by);
+    scale_rates(c->sustained, MX_RATES, by);
+    scale_rates(c->recurrence, 2, by);
+    for (int i = 0; i < 2 * MX_HEAD_SIZES; i++)
+        scale_rates(c->attention[i / 2][i % 2].rate, MX_CURVE_POINTS, by);
+    for (int i = 0; i < 2; i++)
+        for (int k = 0; k < points[i]->n; k++)
+            points[i]->at[k].flops *= by;
+}
+
 mx_status mx_plan_chip_computes(const mx_plan_chip *c, mx_rate r)
 {
     return c->sustained[r] > 0

@@ -74,6 +74,13 @@ mx_status mx_nearest_names(const char *what, const char *name, const char *const
  * home/chips.yml. An unknown name gets the nearest ones. */
 mx_status mx_plan_chip_read(mx_plan_chip *out, const char *home, const char *file,
                             const char *name) MX_MUST_USE;
+/* Figures that a user gives in place of the row's, 0 for none: its memory, its peak at a rate, with
+ * which all rates scale, and its bandwidth. */
+typedef struct {
+    double memory_bytes, peak, bytes_per_second;
+    mx_rate rate;
+} mx_chip_figures;
+void mx_plan_chip_set(mx_plan_chip *c, const mx_chip_figures *f);
 /* Refuses a dtype whose rate is not known of the chip. */
 mx_status mx_plan_chip_computes(const mx_plan_chip *c, mx_rate r) MX_MUST_USE;
 /* "nvlink4 x 8, infiniband-400": links by their names in home/networks.yml or `file`. */

@@ -12,7 +12,10 @@ static mx_status nothing_fits(const mx_search *s, const mx_search_request *q)
                  mx_config_float(q->config, "ragged_buffer_factor") < 0;
     char a[32], b[32], c[32];
     mx_str mesh = {0};
-    mx_mesh_print(&mesh, &s->least_mesh);
+    if (t->chips > 1)
+        mx_mesh_print(&mesh, &s->least_mesh);
+    else
+        mx_str_add(&mesh, "a chip alone");
     mx_status st =
         s->too_large
             ? mx_fail(MX_MEMORY,

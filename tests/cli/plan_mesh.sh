@@ -112,6 +112,14 @@ awk -v l="$less" -v m="$more" -v s="$saves" -v r="$starts" 'BEGIN { exit !(l > 5
 bubble() { $model per_device_batch_size=2 compile_topology=h100x8 mesh=stage=4,fsdp=2 "$@" | sed -n 's/.*for other stages \([0-9.]*\)%.*/\1/p'; }
 one=$(bubble) two=$(bubble num_pipeline_repeats=4)
 awk -v a="$one" -v b="$two" 'BEGIN { exit !(a > 25 && b < a - 5) }' || { echo "plan_mesh.sh: bubbles of $one % and $two %"; bad=1; }
+# Figures of the chip that are given hold for a machine as for one device.
+expect 4 'a rank needs .* and a h100 has 2.00 GiB' $plan compile_topology=h100x8 mesh=fsdp=8 memory_gib=2
+expect 4 'no layout fits in the 2.00 GiB of a t4, .* a chip alone needs the least' $plan compile_topology=t4x1 memory_gib=2
+expect 0 '^machine   8 x h100, 80.0 GiB and 495 TFLOP/s' $plan compile_topology=h100x8 mesh=fsdp=8 peak_tflops=494.7
+step() { $model compile_topology=h100x8 mesh=fsdp=8 per_device_batch_size=8 "$@" | sed -n 's/^time *\([^ ]*\) s .*/\1/p'; }
+usual=$(step) half=$(step peak_tflops=494.7) slow=$(step bandwidth_gbs=335)
+awk -v u="$usual" -v h="$half" -v s="$slow" 'BEGIN { exit !(h > 1.4 * u && h < 2.1 * u && s > 1.3 * u) }' ||
+    { echo "plan_mesh.sh: $usual s, $half at half of the rate, $slow at a tenth of the bandwidth"; bad=1; }
 # Files.
 expect 0 '^planned' $model compile_topology=h100x8 mesh=stage=2,fsdp=4 per_device_batch_size=2 trace="$tmp/t.json" svg="$tmp/p.svg"
 overlaps=$(sed -n 's/.*"pid": 0, "tid": 0, "ts": \([0-9.]*\), "dur": \([0-9.]*\).*/\1 \2/p' "$tmp/t.json" | sort -n |

@@ -88,6 +88,10 @@ MX_TEST(estimates_are_near_what_is_compiled)
         check_estimate(&s, "h100x8", "tensor=8", 0.1);
         close_model(&s);
     }
+    /* and the keys and values of all context ranks */
+    open_model(&s, "llama3.1-8b", "65536", "minimal");
+    check_estimate(&s, "h100x8", "context=8", 0.12);
+    close_model(&s);
     open_model(&s, "moe-100m", "1024", "full");
     check_estimate(&s, "h100x8", "fsdp=4,expert=2", 0.2);
     close_model(&s);
