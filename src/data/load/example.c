@@ -342,15 +342,30 @@ static mx_status by_user(ctx *c, const char *const *columns, int n)
                    n);
 }
 
+static const char *const answered[][2] = {
+    {"prompt", "completion"}, {"prompt", "response"}, {"prompt", "answer"}, {"question", "answer"}};
+enum { N_ANSWERED = sizeof answered / sizeof *answered };
+
+/* Half of what is asked and answered is no empty document. */
+static mx_status check_halves(const ctx *c)
+{
+    for (int i = 0; i < N_ANSWERED; i++)
+        for (int k = 0; k < 2; k++) {
+            const char *none = answered[i][k], *there = answered[i][!k];
+            if (mx_record_find(c->r, none) >= 0 && find(c, none) < 0 && find(c, there) >= 0)
+                return mx_fail(MX_INPUT, "column \"%s\" is null, and \"%s\" is not; expected "
+                               "both (an empty text is one)", none, there);
+        }
+    return MX_OK;
+}
+
 static mx_status by_name(ctx *c)
 {
-    static const char *const pairs[][2] = {{"prompt", "completion"}, {"prompt", "response"},
-                                           {"prompt", "answer"}, {"question", "answer"}};
     int a = find(c, "chosen"), b = find(c, "rejected");
     if (a >= 0 && b >= 0)
         return make_preference(c, find(c, "prompt"), a, b);
-    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
-        if ((a = find(c, pairs[i][0])) >= 0 && (b = find(c, pairs[i][1])) >= 0)
+    for (int i = 0; i < N_ANSWERED; i++)
+        if ((a = find(c, answered[i][0])) >= 0 && (b = find(c, answered[i][1])) >= 0)
             return make_completion(c, a, b);
     if ((a = find(c, "instruction")) >= 0 && (b = find(c, "output")) >= 0)
         return make_alpaca(c, a, b);
@@ -362,6 +377,7 @@ static mx_status by_name(ctx *c)
         return make_text(c, a);
     if ((a = find(c, "ids")) >= 0 || (a = find(c, "tokens")) >= 0)
         return make_ids(c, a, find(c, "labels"));
+    MX_TRY(check_halves(c));
     if (null_column(c, mx_example_columns, mx_example_n_columns))
         return MX_OK;
     return no_columns(
