@@ -356,7 +356,7 @@ static bool saves_any(const mx_graph *g, const char *name)
     return false;
 }
 
-/* Every name of the key modules_to_save is a module's. PEFT's files name some that are not there. */
+/* Every name of the key modules_to_save is a module's; PEFT's files name some that are not. */
 static void check_saved(mx_graph *g, const mx_lora *l)
 {
     for (const char *p = l->only ? "" : l->save; p && *p;) {

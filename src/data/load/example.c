@@ -8,7 +8,8 @@
 const char *const mx_example_columns[] = {
     "text",          "content", "ids",      "input_ids",  "tokens",      "labels", "messages",
     "conversations", "prompt",  "response", "completion", "instruction", "input",  "output",
-    "question",      "answer",  "chosen",   "rejected",   "tools",       "system", NULL};
+    "question",      "answer",  "chosen",   "rejected",   "tools",       "system",
+    "assistant_masks", MX_VARIABLES_COLUMN, NULL};
 const int mx_example_n_columns = sizeof mx_example_columns / sizeof *mx_example_columns - 1;
 
 typedef struct {
@@ -261,11 +262,14 @@ static mx_status make_ids(ctx *c, int i, int labels)
     int32_t *ids = NULL, *l = NULL;
     int64_t n_labels = 0;
     mx_status st = int_list(c, i, &ids, &e->n_ids);
-    if (!st && labels >= 0)
-        st = int_list(c, labels, &l, &n_labels);
+    int masks = labels < 0 ? find(c, "assistant_masks") : -1;
+    if (!st && (labels >= 0 || masks >= 0))
+        st = int_list(c, labels >= 0 ? labels : masks, &l, &n_labels);
     if (!st && l && n_labels != e->n_ids)
-        st = mx_fail(MX_INPUT, "%lld labels for %lld token ids", (long long)n_labels,
-                     (long long)e->n_ids);
+        st = mx_fail(MX_INPUT, "%lld %s for %lld token ids", (long long)n_labels,
+                     labels >= 0 ? "labels" : "assistant_masks", (long long)e->n_ids);
+    for (int64_t k = 0; !st && masks >= 0 && k < n_labels; k++)
+        l[k] = l[k] ? ids[k] : -100;
     if (st) {
         mx_free(ids);
         mx_free(l);
@@ -385,12 +389,28 @@ static mx_status by_name(ctx *c)
            "rejected");
 }
 
+mx_status mx_refuse_variables(void)
+{
+    return mx_fail(MX_INPUT, "column \"" MX_VARIABLES_COLUMN "\": variables of the chat template "
+                   "are not read from records yet; remove the column, or set what it says in a "
+                   "template of your own (chat_template_path)");
+}
+
+static mx_status check_variables(const ctx *c)
+{
+    int i = find(c, MX_VARIABLES_COLUMN);
+    mx_text_range s = slice(c, i);
+    return i < 0 || (s.len == 2 && memcmp(s.text, "{}", 2) == 0) ? MX_OK : mx_refuse_variables();
+}
+
 mx_status mx_example_from_record(mx_example *e, const mx_record *r, const char *const *columns,
                                  int n_columns)
 {
     *e = (mx_example){.kind = MX_EXAMPLE_TEXT, .text = {"", 0}};
     ctx c = {r, e};
     mx_status st = columns && n_columns ? by_user(&c, columns, n_columns) : by_name(&c);
+    if (!st && (e->messages || e->chosen_messages))
+        st = check_variables(&c);
     if (st)
         mx_example_fini(e);
     return st;
