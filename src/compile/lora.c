@@ -344,6 +344,31 @@ static void fail_unmatched(mx_graph *g, const mx_lora *l)
                   l->only ? "" : named ? l->parameters : l->targets);
 }
 
+static bool saves_any(const mx_graph *g, const char *name)
+{
+    char module[512];
+    for (int i = 0; i < g->n_nodes; i++) {
+        const mx_node *n = g->node[i];
+        if (n->op == &mx_op_variable && module_of(n->name, module, sizeof module) &&
+            mx_lora_saves(name, module))
+            return true;
+    }
+    return false;
+}
+
+/* Every name of the key modules_to_save is a module's; PEFT's files name some that are not. */
+static void check_saved(mx_graph *g, const mx_lora *l)
+{
+    for (const char *p = l->only ? "" : l->save; p && *p;) {
+        char name[256];
+        size_t n = strcspn(p, ", ");
+        snprintf(name, sizeof name, "%.*s", (int)n, p);
+        if (n && !saves_any(g, name))
+            mx_graph_fail(g, "modules_to_save=%s matches no module of the model", name);
+        p += n + strspn(p + n, ", ");
+    }
+}
+
 void mx_pass_lora(mx_graph *g, const mx_lora *l, bool training)
 {
     int n_old = g->n_nodes;
@@ -363,6 +388,7 @@ void mx_pass_lora(mx_graph *g, const mx_lora *l, bool training)
             add_adapter(&p, g->node[i]);
     if (!p.n_adapters)
         fail_unmatched(g, l);
+    check_saved(g, l);
     for (int i = 0; i < n_old && !g->error; i++)
         for (int k = 0; k < g->node[i]->n_in; k++) {
             mx_node *x = g->node[i]->in[k];

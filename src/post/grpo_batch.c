@@ -303,8 +303,9 @@ static mx_status answer(mx_grpo_run *r, const mx_objective_run *o, mx_grpo_batch
     bool held = false;
     double began = mx_clock_now();
     for (int64_t p = 0; p < r->n_prompts && !r->s->sampled; p++)
-        MX_TRY(mx_recorded_answers(o->data, &b->asked[p], r->s,
-                                   &b->answer[p * r->s->generations]));
+        MX_TRY(mx_status_wrap(mx_recorded_answers(o->data, &b->asked[p], r->s,
+                                                  &b->answer[p * r->s->generations]),
+                              "the group of \"%.60s\"", b->asked[p].text));
     b->updates = o->step - 1;
     b->scored = false;
     MX_TRY(mx_grpo_take_held(r, o, b, generation, &held));

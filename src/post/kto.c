@@ -176,6 +176,8 @@ static mx_status encode(const kto_run *r, const mx_objective_run *o, mx_document
     if (!json_is_array(p) || !json_is_array(c))
         return mx_fail(MX_INPUT, "expected prompt and completion, two texts or two lists of "
                        "messages");
+    if (json_object_size(json_object_get(r->asked.record, MX_VARIABLES_COLUMN)))
+        return mx_refuse_variables();
     x.kind = MX_EXAMPLE_CHAT;
     x.n_prompt = json_array_size(p);
     x.messages = json_copy((json_t *)p);

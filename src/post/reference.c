@@ -63,7 +63,8 @@ static mx_status size_for(mx_reference *r, int64_t rows, sized **out)
                     "log-probabilities of the reference");
 }
 
-/* The weights of a session of its own: the model's, and the adapter that training began with. */
+/* The weights of a session of its own: those of reference_path, or the model's and the adapter that
+ * training began with. */
 static mx_status load(mx_reference *r)
 {
     const char *path = mx_config_text(r->o->config, "reference_path");
@@ -96,12 +97,13 @@ static void configure(mx_reference *r, const mx_objective_run *o, double tempera
 {
     const mx_config *c = o->config;
     *r = (mx_reference){.o = o, .options = *o->options, .settings = {temperature}};
-    bool restored = *mx_config_text(c, "lora.lora_restore_path") != 0;
+    bool named = *mx_config_text(c, "reference_path") != 0;
+    bool restored = !named && *mx_config_text(c, "lora.lora_restore_path");
     r->options.kind = MX_STEP_LOSS;
     r->options.loss = logps;
     r->options.settings = &r->settings;
     r->options.compile.weights_fixed = !policy;
-    r->own = !policy && (!r->options.lora || restored || *mx_config_text(c, "reference_path"));
+    r->own = !policy && (!r->options.lora || restored || named);
     if (!restored && !policy)
         r->options.lora = NULL;
 }

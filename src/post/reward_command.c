@@ -183,17 +183,27 @@ static mx_status ask(mx_reward_command *r, worker *w, const mx_reward_input *j, 
     return st;
 }
 
+/* The line as a message can hold it: printable, without its end. */
+static void show_line(const worker *w, char *out, size_t cap)
+{
+    size_t n = 0;
+    for (; n + 1 < cap && n < w->n && w->line[n] != '\n'; n++)
+        out[n] = w->line[n] >= ' ' && w->line[n] < 127 ? w->line[n] : '?';
+    out[n] = 0;
+}
+
 static mx_status read_score(const mx_reward_command *r, worker *w, double *score)
 {
-    char what[200];
+    char what[200], line[61];
     json_error_t error;
     json_t *v = json_loadb(w->line, w->n, JSON_DECODE_ANY, &error);
     const json_t *x = json_is_object(v) ? json_object_get(v, "reward") : v;
     mx_status st = MX_OK;
     *score = json_is_number(x) ? json_number_value(x) : NAN;
     if (!x || (!json_is_number(x) && !json_is_null(x))) {
+        show_line(w, line, sizeof line);
         snprintf(what, sizeof what, "expected a line with a number, null or {\"reward\": number}, "
-                 "found \"%.60s\"", w->line);
+                 "found \"%s\"", line);
         st = give_up(r, w, what);
     }
     json_decref(v);

@@ -23,6 +23,8 @@
 
 /* Answers that are decoded together, unless a key says. */
 enum { MOST_AT_ONCE = 64, MOST_ON_GPU = 256 };
+/* Of recorded log-probabilities: 0, and what rounding adds. */
+#define MOST_LOGP 0.01
 
 struct mx_sampler {
     const mx_objective_run *o;
@@ -330,8 +332,14 @@ static mx_status read_logps(const json_t *list, mx_completion *c)
         return mx_fail(MX_INPUT, "a completion has %lld tokens and %zu logprobs",
                        (long long)c->ids.n, json_array_size(list));
     c->logp = mx_realloc(NULL, sizeof(float) * (size_t)(c->ids.n + 1));
-    for (size_t i = 0; i < json_array_size(list); i++)
-        c->logp[i] = (float)json_number_value(json_array_get(list, i));
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *v = json_array_get(list, i);
+        double x = json_is_number(v) ? json_number_value(v) : NAN;
+        if (!(x <= MOST_LOGP))
+            return mx_fail(MX_INPUT, "\"logprobs\" of a completion: element %zu is not the "
+                           "logarithm of a probability; expected a number of at most 0", i);
+        c->logp[i] = (float)x;
+    }
     return MX_OK;
 }
 
@@ -354,6 +362,9 @@ mx_status mx_recorded_answers(const mx_train_data *d, const mx_post_prompt *aske
                            "max_completion_length=%lld", (long long)c->ids.n,
                            (long long)s->max_completion);
         MX_TRY(read_logps(json_object_get(one, "logprobs"), c));
+        if (r && !json_is_number(r) && !json_is_null(r))
+            return mx_fail(MX_INPUT, "rollout_path: the \"reward\" of a completion is neither a "
+                           "number nor null");
         c->reward = json_is_number(r) ? json_number_value(r) : NAN;
         c->unjudged = json_is_null(r);
         int32_t last = c->ids.n ? c->ids.ids[c->ids.n - 1] : -1;

@@ -41,7 +41,8 @@ static mx_status refuse(const json_t *c, const char *path)
     static const char *const flags[] = {"use_qalora", "use_bdlora", "lora_bias"};
     /* what changes the model beyond its weights */
     static const char *const absent[] = {"layer_replication", "alora_invocation_tokens",
-                                         "arrow_config", "monteclora_config", "kasa_config"};
+                                         "arrow_config", "monteclora_config", "kasa_config",
+                                         "trainable_token_indices"};
     /* for which PEFT takes something off the base weights whenever it loads the adapter */
     static const char *const inits[] = {"pissa", "corda", "olora", "loftq", "lora_ga"};
     const char *init = json_string_value(json_object_get(c, "init_lora_weights"));

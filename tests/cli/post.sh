@@ -94,6 +94,7 @@ for change in 's/"lora_alpha": 16/"lora_alpha": "16"/|lora_alpha must be a numbe
     's/"r": 3/"r": -3/|r is -3; expected 1 or more' 's/"r": 3/"r": [3]/|r must be an integer' 's/"up_proj": 4/"up_proj": "4"/|alpha_pattern has no number' \
     's/"use_rslora": [a-z]*/"use_rslora": "yes"/|use_rslora must be true or false' 's/"bias": "none"/"bias": 5/|bias must be a text' \
     's/"layer_replication": null/"layer_replication": [[0, 1]]/|layer_replication is not supported' \
+    's/"trainable_token_indices": null/"trainable_token_indices": [3]/|trainable_token_indices is not supported' \
     's/"init_lora_weights": true/"init_lora_weights": "pissa_niter_4"/|init_lora_weights is "pissa_niter_4"'; do
     sed "${change%|*}" $post/lora_all/adapter_config.json > "$tmp/strange/adapter_config.json"
     run generate $post/model adapter="$tmp/strange" prompt=hello max_new_tokens=2 && fail "taken: $change"

@@ -88,6 +88,8 @@ MX_TEST(encode_every_shape)
     check(sft, NULL, "{\"chosen\": \"H: q\\nA: c\", \"rejected\": \"H: q\\nA: r\"}",
           "<H: q/>A: cE|<H: q/>A: rE");
     check(both, NULL, "{\"input_ids\": [1, 65, 66], \"labels\": [-100, 65, -100]}", "<\x01>A<B>");
+    check(both, NULL, "{\"input_ids\": [1, 65, 66], \"assistant_masks\": [0, 1, 0]}",
+          "<\x01>A<B>");
     check((mx_encoder){.vocab_size = 60}, NULL, "{\"input_ids\": [1, 65]}",
           "!outside the vocabulary of 60");
     check((mx_encoder){.columns = (const char *[]){"x", "y"}, .n_columns = 2}, NULL,

@@ -1,5 +1,6 @@
 /* from_config_test.c - models described by YAML keys: every file whose family exists, and the
  * details that are not one to one. */
+#include "models/decoder.h"
 #include "models/from_config.h"
 
 #include "../test.h"
@@ -223,4 +224,30 @@ MX_TEST(models_have_images_where_they_are_asked_for)
     is(json, "vision_config.deepstack_visual_indexes", "[5,11,17]");
     is(json, "vision_config.hidden_act", "(absent)");
     json_decref(json);
+}
+
+/* OLMo 3's rope_theta: of the two kinds of layers, of both, or outside of rope_parameters. */
+MX_TEST(olmo3_reads_every_spelling_of_rope_theta)
+{
+    static const struct {
+        const char *json;
+        double theta;
+    } rows[] = {
+        {"{\"rope_theta\": 20000}", 20000},
+        {"{\"rope_parameters\": {\"rope_theta\": 10000, \"rope_type\": \"default\"}}", 10000},
+        {"{\"rope_parameters\": {\"full_attention\": {\"rope_theta\": 30000, \"rope_type\": "
+         "\"default\"}, \"sliding_attention\": {\"rope_theta\": 40000, \"rope_type\": "
+         "\"default\"}}}", 30000},
+        {"{}", 500000},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        json_t *json = json_loads(rows[i].json, 0, NULL);
+        json_object_set_new(json, "model_type", json_string("olmo3"));
+        mx_model_spec m = {0};
+        MX_CHECK_OK(mx_model_from_json(&m, json, "config.json"));
+        double theta = ((const mx_decoder *)m.config)->rope.theta;
+        MX_CHECK(theta == rows[i].theta, "%s: theta is %g", rows[i].json, theta);
+        mx_model_spec_fini(&m);
+        json_decref(json);
+    }
 }

@@ -161,6 +161,7 @@ MX_TEST(grpo_refuses_bad_rewards_and_groups)
         {"{\\\"reward\\\": \\\"good\\\"}", "expected a line with a number"},
         {"1e999", "expected a line with a number"},
         {"", "expected a line with a number"},
+        {"two\001", "{\"reward\": number}, found \"two?\"; nothing was updated"},
     };
     static const struct {
         const char *line, *error;
@@ -175,6 +176,12 @@ MX_TEST(grpo_refuses_bad_rewards_and_groups)
          "no token id"},
         {GOOD "[{\"ids\": [5], \"reward\": 1, \"logprobs\": []}, "
          "{\"ids\": [6], \"reward\": 2}]}", "1 tokens and 0 logprobs"},
+        {GOOD "[{\"ids\": [5], \"reward\": 1, \"logprobs\": [null]}, {\"ids\": [6]}]}",
+         "the group of \"good\": \"logprobs\" of a completion: element 0"},
+        {GOOD "[{\"ids\": [5], \"reward\": 1, \"logprobs\": [0.5]}, {\"ids\": [6]}]}",
+         "element 0 is not the logarithm of a probability"},
+        {GOOD "[{\"ids\": [5], \"reward\": \"high\"}, {\"ids\": [6], \"reward\": 1}]}",
+         "neither a number nor null"},
     };
     char folder[300], settings[900], text[200], name[16];
     post_folder(folder, sizeof folder);

@@ -80,6 +80,10 @@ static void put(const char *folder, const char *name, const char *text)
     MX_CHECK(f && fputs(text, f) >= 0 && fclose(f) == 0, "%s", path);
 }
 
+#define MESSAGES                                                                                   \
+    "{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}], \"completion\": [{\"role\": "        \
+    "\"assistant\", \"content\": \"b\"}], "
+
 MX_TEST(post_refuses_what_it_cannot_train_on)
 {
     static const struct {
@@ -97,6 +101,14 @@ MX_TEST(post_refuses_what_it_cannot_train_on)
         {"sft", "{\"text\": \"b c d e f g\"}", "loss_type=ipo", "none of sft's"},
         {"sft", "{\"text\": \"b c d e f g\"}", "lora.enable_lora=true lora_module_path=nothing",
          "matches none of them"},
+        {"sft", "{\"text\": \"b c d e f g\"}", "lora.enable_lora=true modules_to_save=norm,tail",
+         "modules_to_save=tail matches no module"},
+        {"sft", MESSAGES "\"chat_template_kwargs\": {\"enable_thinking\": false}}", "",
+         "variables of the chat template are not read"},
+        {"dpo", MESSAGES "\"label\": true, \"chat_template_kwargs\": {\"x\": 1}}",
+         "loss_type=kto per_device_batch_size=2", "variables of the chat template are not read"},
+        {"sft", "{\"prompt\": null, \"completion\": \"b\"}", "",
+         "column \"prompt\" is null, and \"completion\" is not"},
         {"sft", "{\"text\": \"b c d e f g\"}", "adapter=" POST "model", "no adapter"},
         {"grpo", "{\"prompt\": \"a\"}", "max_completion_length=8", "set reward=exact"},
         {"grpo", "{\"prompt\": \"a\"}", "max_completion_length=8 reward=excat",

@@ -113,7 +113,7 @@ out:
 }
 
 /* Without a prompt of its own, a pair's is what its sides have in common, up to a space. Where one
- * side is the other's beginning, its last character is the answer, as in TRL's extract_prompt. */
+ * side begins the other, its last character is the answer, as TRL's extract_prompt has it. */
 static mx_text_range common_prompt(mx_text_range side[2])
 {
     size_t n = 0;

@@ -8,7 +8,8 @@
 const char *const mx_example_columns[] = {
     "text",          "content", "ids",      "input_ids",  "tokens",      "labels", "messages",
     "conversations", "prompt",  "response", "completion", "instruction", "input",  "output",
-    "question",      "answer",  "chosen",   "rejected",   "tools",       "system", NULL};
+    "question",      "answer",  "chosen",   "rejected",   "tools",       "system",
+    "assistant_masks", MX_VARIABLES_COLUMN, NULL};
 const int mx_example_n_columns = sizeof mx_example_columns / sizeof *mx_example_columns - 1;
 
 typedef struct {
@@ -261,11 +262,14 @@ static mx_status make_ids(ctx *c, int i, int labels)
     int32_t *ids = NULL, *l = NULL;
     int64_t n_labels = 0;
     mx_status st = int_list(c, i, &ids, &e->n_ids);
-    if (!st && labels >= 0)
-        st = int_list(c, labels, &l, &n_labels);
+    int masks = labels < 0 ? find(c, "assistant_masks") : -1;
+    if (!st && (labels >= 0 || masks >= 0))
+        st = int_list(c, labels >= 0 ? labels : masks, &l, &n_labels);
     if (!st && l && n_labels != e->n_ids)
-        st = mx_fail(MX_INPUT, "%lld labels for %lld token ids", (long long)n_labels,
-                     (long long)e->n_ids);
+        st = mx_fail(MX_INPUT, "%lld %s for %lld token ids", (long long)n_labels,
+                     labels >= 0 ? "labels" : "assistant_masks", (long long)e->n_ids);
+    for (int64_t k = 0; !st && masks >= 0 && k < n_labels; k++)
+        l[k] = l[k] ? ids[k] : -100;
     if (st) {
         mx_free(ids);
         mx_free(l);
@@ -342,15 +346,30 @@ static mx_status by_user(ctx *c, const char *const *columns, int n)
                    n);
 }
 
+static const char *const answered[][2] = {
+    {"prompt", "completion"}, {"prompt", "response"}, {"prompt", "answer"}, {"question", "answer"}};
+enum { N_ANSWERED = sizeof answered / sizeof *answered };
+
+/* Half of what is asked and answered is no empty document. */
+static mx_status check_halves(const ctx *c)
+{
+    for (int i = 0; i < N_ANSWERED; i++)
+        for (int k = 0; k < 2; k++) {
+            const char *none = answered[i][k], *there = answered[i][!k];
+            if (mx_record_find(c->r, none) >= 0 && find(c, none) < 0 && find(c, there) >= 0)
+                return mx_fail(MX_INPUT, "column \"%s\" is null, and \"%s\" is not; expected "
+                               "both (an empty text is one)", none, there);
+        }
+    return MX_OK;
+}
+
 static mx_status by_name(ctx *c)
 {
-    static const char *const pairs[][2] = {{"prompt", "completion"}, {"prompt", "response"},
-                                           {"prompt", "answer"}, {"question", "answer"}};
     int a = find(c, "chosen"), b = find(c, "rejected");
     if (a >= 0 && b >= 0)
         return make_preference(c, find(c, "prompt"), a, b);
-    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
-        if ((a = find(c, pairs[i][0])) >= 0 && (b = find(c, pairs[i][1])) >= 0)
+    for (int i = 0; i < N_ANSWERED; i++)
+        if ((a = find(c, answered[i][0])) >= 0 && (b = find(c, answered[i][1])) >= 0)
             return make_completion(c, a, b);
     if ((a = find(c, "instruction")) >= 0 && (b = find(c, "output")) >= 0)
         return make_alpaca(c, a, b);
@@ -362,11 +381,26 @@ static mx_status by_name(ctx *c)
         return make_text(c, a);
     if ((a = find(c, "ids")) >= 0 || (a = find(c, "tokens")) >= 0)
         return make_ids(c, a, find(c, "labels"));
+    MX_TRY(check_halves(c));
     if (null_column(c, mx_example_columns, mx_example_n_columns))
         return MX_OK;
     return no_columns(
         c, "text, messages, prompt and completion, instruction and output, or chosen and "
            "rejected");
+}
+
+mx_status mx_refuse_variables(void)
+{
+    return mx_fail(MX_INPUT, "column \"" MX_VARIABLES_COLUMN "\": variables of the chat template "
+                   "are not read from records yet; remove the column, or set what it says in a "
+                   "template of your own (chat_template_path)");
+}
+
+static mx_status check_variables(const ctx *c)
+{
+    int i = find(c, MX_VARIABLES_COLUMN);
+    mx_text_range s = slice(c, i);
+    return i < 0 || (s.len == 2 && memcmp(s.text, "{}", 2) == 0) ? MX_OK : mx_refuse_variables();
 }
 
 mx_status mx_example_from_record(mx_example *e, const mx_record *r, const char *const *columns,
@@ -375,6 +409,8 @@ mx_status mx_example_from_record(mx_example *e, const mx_record *r, const char *
     *e = (mx_example){.kind = MX_EXAMPLE_TEXT, .text = {"", 0}};
     ctx c = {r, e};
     mx_status st = columns && n_columns ? by_user(&c, columns, n_columns) : by_name(&c);
+    if (!st && (e->messages || e->chosen_messages))
+        st = check_variables(&c);
     if (st)
         mx_example_fini(e);
     return st;

@@ -3,7 +3,7 @@
  *   columns                                      example
  *   ids | tokens [labels]                        IDS: already tokenized
  *   text | content                               TEXT
- *   input_ids [labels]                           IDS
+ *   input_ids [labels | assistant_masks]         IDS
  *   messages | conversations (ShareGPT)          CHAT
  *   instruction [input] output (Alpaca)          CHAT: user, assistant
  *   prompt completion | response | answer,
@@ -36,7 +36,7 @@ typedef struct {
 typedef struct {
     mx_example_kind kind;
     mx_text_range text;             /* TEXT */
-    mx_text_range prompt, completion; /* COMPLETION; PREFERENCE of strings: prompt.text or NULL */
+    mx_text_range prompt, completion; /* COMPLETION; PREFERENCE: no prompt has NULL as text */
     mx_text_range chosen, rejected; /* PREFERENCE of strings */
     json_t *messages; /* CHAT: array of {role, content, ...}. Owned, as are the next three */
     json_t *chosen_messages,
@@ -51,6 +51,11 @@ typedef struct {
 
 /* How much better a pair's chosen answer is: reward models learn it. */
 #define MX_MARGIN_COLUMN "margin"
+
+/* TRL's column of variables for the chat template. A conversation rendered without them would be
+ * another one. */
+#define MX_VARIABLES_COLUMN "chat_template_kwargs"
+mx_status mx_refuse_variables(void) MX_MUST_USE;
 
 /* Columns to read when the user names none. Ends in NULL. */
 extern const char *const mx_example_columns[];
