@@ -182,6 +182,7 @@ static mx_status run(mx_invocation *inv)
     MX_TRY_OUT(st, check(inv, &m));
     if (!o.group)
         MX_TRY_OUT(st, mx_quant_group(&m.dir, &o, &o.group));
+    MX_TRY_OUT(st, mx_quant_check_patterns(&m.dir, &o));
     if (judged)
         MX_TRY_OUT(st, read_text(inv, &m, "eval_text", "eval_tokens", &ids));
     MX_TRY_OUT(st, calibrate(inv, &m, &o, &calibrated));

@@ -441,6 +441,25 @@ mx_status mx_quant_group(const mx_hf_dir *dir, const mx_quant_write_options *o, 
     return MX_OK;
 }
 
+/* A pattern that names nothing is a mistake in it. */
+mx_status mx_quant_check_patterns(const mx_hf_dir *dir, const mx_quant_write_options *o)
+{
+    mx_quant_set set = {0};
+    bool kept = !o->keep || !*o->keep, eight = !o->eight || !*o->eight;
+    MX_TRY(mx_quant_open(&set, dir));
+    for (int64_t i = 0; i < set.n_tensors; i++) {
+        const mx_quant_tensor *t = &set.tensors[i];
+        kept |= mx_glob_any(o->keep, t->name);
+        eight |= is_eight(o, t->name) && mx_quant_wanted(o, t->name, t->ndim, t->dim);
+    }
+    mx_quant_close(&set);
+    if (!kept || !eight)
+        return mx_fail(MX_USAGE, "%s=%s names no weight that %s; `maxc inspect %s` lists the names",
+                       kept ? "keep_8bit" : "keep", kept ? o->eight : o->keep,
+                       kept ? "int8 takes" : "is there", dir->path);
+    return MX_OK;
+}
+
 /* All experts of a layer in one tensor: no form has names for their scales. */
 static bool is_expert_stack(const mx_quant_write_options *o, const char *name, int ndim)
 {

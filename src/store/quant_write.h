@@ -80,6 +80,9 @@ const mx_quant_form *mx_quant_form_of(const mx_quant_write_options *o, const cha
 mx_status mx_quant_group(const mx_hf_dir *dir, const mx_quant_write_options *o,
                          int64_t *group) MX_MUST_USE;
 
+/* Do `keep` and `eight`, where they are set, name weights of the directory? */
+mx_status mx_quant_check_patterns(const mx_hf_dir *dir,
+                                  const mx_quant_write_options *o) MX_MUST_USE;
 /* Is a weight of this name and size quantized? */
 bool mx_quant_wanted(const mx_quant_write_options *o, const char *name, int ndim,
                      const int64_t *dim);

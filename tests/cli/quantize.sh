@@ -48,6 +48,8 @@ tr -d ' \n' < "$tmp/mixed/config.json" | grep -q '"targets":\["model.layers.0.ml
 cp "$model/golden.safetensors" "$tmp/mixed/"
 "$maxc" verify "$tmp/mixed" tolerance=0.05 > "$tmp/out" 2>&1
 grep -q '^loss .* ok' "$tmp/out" || { echo "$0: 4 and 8 bits are read as something else"; cat "$tmp/out"; bad=1; }
+expect 2 'keep_8bit=\*.down.\* names no weight that int8 takes' q no quantization=int4 group_size=8 keep_8bit='*.down.*'
+expect 2 'keep=\*.layer.0.\* names no weight that is there' q no quantization=int8 keep='*.layer.0.*'
 expect 2 'keep_8bit= goes with quantization=int4, not with nf4' q no quantization=nf4 keep_8bit='*'
 expect 2 'quantization is not set; weights are stored as quantization=fp8' q no
 expect 2 'symmetric=false goes with quantization=int4, not with int8' q no quantization=int8 symmetric=false
