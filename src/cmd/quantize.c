@@ -113,6 +113,8 @@ static mx_status check(mx_invocation *inv, const mx_model_ref *m)
                        "not with %s", name);
     if (!mx_config_bool(inv->config, "symmetric") && strcmp(name, "int4") != 0)
         return mx_fail(MX_USAGE, "symmetric=false goes with quantization=int4, not with %s", name);
+    if (*mx_config_text(inv->config, "keep_8bit") && strcmp(name, "int4") != 0)
+        return mx_fail(MX_USAGE, "keep_8bit= goes with quantization=int4, not with %s", name);
     int64_t group = mx_config_int(inv->config, "group_size");
     if (group > 0 && (group < 8 || group % 8))
         return mx_fail(MX_USAGE, "%s is %lld; expected a multiple of 8, or 0",
@@ -172,13 +174,15 @@ static mx_status run(mx_invocation *inv)
     mx_quant_write_options o = {.form = form_of(c),
                                 .group = mx_config_int(c, "group_size"),
                                 .activations = mx_config_bool(c, "quantize_activations"),
-                                .keep = mx_config_text(c, "keep")};
+                                .keep = mx_config_text(c, "keep"),
+                                .eight = mx_config_text(c, "keep_8bit")};
     bool judged = *mx_config_text(c, "eval_text") != 0;
     mx_status st;
     MX_TRY_OUT(st, mx_model_ref_open(&m, inv->args[0], inv->home, c));
     MX_TRY_OUT(st, check(inv, &m));
     if (!o.group)
         MX_TRY_OUT(st, mx_quant_group(&m.dir, &o, &o.group));
+    MX_TRY_OUT(st, mx_quant_check_patterns(&m.dir, &o));
     if (judged)
         MX_TRY_OUT(st, read_text(inv, &m, "eval_text", "eval_tokens", &ids));
     MX_TRY_OUT(st, calibrate(inv, &m, &o, &calibrated));
@@ -186,9 +190,9 @@ static mx_status run(mx_invocation *inv)
     o.more = files.v;
     o.n_more = files.n;
     MX_TRY_OUT(st, mx_quant_write(&m.dir, output, &o, &w));
-    printf("%s: %lld weights quantized, %lld as they were; %.1f MB of %.1f; weights are off by "
-           "%.3g %%\n", output, (long long)w.n_quantized, (long long)w.n_kept, w.bytes_after / 1e6,
-           w.bytes_before / 1e6, 100 * w.error);
+    printf("%s: %lld weights quantized, %lld as they were; %.1f MB of %.1f, %.2f bits a number; "
+           "weights are off by %.3g %%\n", output, (long long)w.n_quantized, (long long)w.n_kept,
+           w.bytes_after / 1e6, w.bytes_before / 1e6, w.bits, 100 * w.error);
     for (const char *line = w.unfit, *end; (end = strchr(line, '\n')); line = end + 1)
         printf("note: kept as it is: %.*s\n", (int)(end - line), line);
     if (judged)
@@ -222,6 +226,9 @@ static const mx_key keys[] = {
     {"keep", MX_KEY_STRING, 0, "", 0,
      "patterns of weights that stay as they are, with commas", 0, 0, 0,
      "keep=*.mlp.* output=quantized quantization=int8", SEEN},
+    {"keep_8bit", MX_KEY_STRING, 0, "", 0,
+     "of int4: patterns of weights that take 8 bits, as int8 does, with commas", 0, 0, 0,
+     "keep_8bit=*.down_proj.* output=quantized quantization=int4", SEEN},
     {"calibration", MX_KEY_ENUM, 0, "absmax", "absmax|gptq|smoothquant",
      "how values are rounded: by the weights alone, or by what they do to a text", 0, 0, 0,
      "calibration=gptq calibration_text=text.txt output=quantized quantization=int4", CALIBRATES},

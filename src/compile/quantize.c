@@ -105,6 +105,31 @@ const mx_node *mx_weight_of_matmul(const mx_node *n, bool *in_out)
     return weight ? w : NULL;
 }
 
+/* "xyk,zk->...": do the factors share their last dim, and no other? */
+static bool sums_last(const char *spec)
+{
+    const char *comma = strchr(spec, ','), *arrow = strstr(spec, "->");
+    if (!comma || !arrow || comma == spec || comma[-1] != arrow[-1])
+        return false;
+    for (const char *a = spec; a < comma - 1; a++)
+        if (memchr(comma + 1, *a, (size_t)(arrow - comma - 1)))
+            return false;
+    return true;
+}
+
+const mx_node *mx_weight_by_heads(const mx_node *n)
+{
+    if (n->op != &mx_op_matmul || n->n_in != 2 || n->forward ||
+        !sums_last(((const mx_matmul_attr *)n->attr)->spec))
+        return NULL;
+    const mx_node *w = n->in[1];
+    while (w->op == &mx_op_cast || w->op == &mx_op_reshape)
+        w = w->in[0];
+    bool weight = w->op == &mx_op_variable && w->type.ndim == 2 &&
+                  ((const mx_var_attr *)w->attr)->kind == MX_VAR_WEIGHT;
+    return weight && n->in[1]->type.ndim == 3 && n->in[1]->type.dim[2] == w->type.dim[1] ? w : NULL;
+}
+
 static const mx_node *layer_weight_of(const mx_node *n, bool *in_out)
 {
     const mx_node *w = mx_weight_of_matmul(n, in_out);

@@ -31,6 +31,8 @@ bool mx_quantization_is_delayed(const mx_quantization *q); /* does a rule keep h
 /* The weight of a matmul of activations and a weight, "*d,fd->*f" or "*d,df->*f"; NULL: it is none.
  * in_out: the second. */
 const mx_node *mx_weight_of_matmul(const mx_node *n, bool *in_out);
+/* The weight (h rows, k) that n multiplies by as (h, rows, k), over k: MLA's kv_b_proj. */
+const mx_node *mx_weight_by_heads(const mx_node *n);
 /* After autodiff: tensors that several matmuls quantize or transpose alike are made once. */
 void mx_pass_quantize_share(mx_graph *g);
 

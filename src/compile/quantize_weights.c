@@ -54,7 +54,8 @@ static mx_node *encode(mx_graph *g, mx_node *w, mx_weight_quant quant)
     if (a->quantized)
         return mx_graph_find(g, name);
     int64_t cols = w->type.dim[1], group = mx_code_group(cols, quant.group);
-    bool four = quant.dtype == MX_U8 && group && !is_head(w);
+    bool four = quant.dtype == MX_U8 && group && !is_head(w) &&
+                !(quant.eight && quant.eight(quant.config, w->name));
     w->type.dtype = four ? MX_U8 : is_head(w) || quant.dtype == MX_U8 ? MX_I8 : quant.dtype;
     w->type.dim[1] = four ? cols / 2 : cols;
     a->quantized = true;

@@ -12,6 +12,9 @@ typedef struct {
     int64_t group; /* 0, or it does not divide a row: the largest of 128, 64 and 32 that does */
     mx_dtype cache;      /* of keys and values in caches: MX_I8, MX_F8_E4M3; MX_F32: as computed */
     bool cache_by_token; /* with one scale for all heads of a token, instead of one for each */
+    /* Of MX_U8: is the weight of this name MX_I8 instead? NULL: none is. `config` is its own. */
+    bool (*eight)(const void *config, const char *name);
+    const void *config;
 } mx_weight_quant;
 
 /* After narrow_weights: the matrices of layers, and the head, which is more sensitive and always

@@ -130,28 +130,60 @@ mx_status mx_quant_configure(const mx_quantization **out, const mx_config *cfg, 
     return MX_OK;
 }
 
-/* The weights of modules that config.json leaves alone, as shell patterns. Its lists name modules,
- * or have regular expressions after "re:", of which .* and the anchors are understood. */
+/* The weights of a module that config.json names, as a shell pattern: a name, or a regular
+ * expression after "re:", of which .* and the anchors are understood. */
+static void add_pattern(mx_str *all, const char *s)
+{
+    bool re = s && strncmp(s, "re:", 3) == 0;
+    for (s = re ? s + 3 : s; s && *s; s++)
+        if (!re || !strchr("^$\\", *s))
+            mx_str_addf(all, "%c", re && *s == '.' && s[1] == '*' ? *++s : *s);
+    mx_str_add(all, re ? "*" : ".weight");
+}
+
+static const json_t *quantization_of(const json_t *config)
+{
+    const json_t *c = json_object_get(config, "quantization_config");
+    return c ? c : json_object_get(json_object_get(config, "text_config"), "quantization_config");
+}
+
+/* What config.json leaves alone. */
 static const char *ignored_patterns(const json_t *config, mx_arena *a)
 {
-    const json_t *c = json_object_get(config, "quantization_config"), *list;
-    c = c ? c : json_object_get(json_object_get(config, "text_config"), "quantization_config");
-    list = json_object_get(c, "ignore");
+    const json_t *list = json_object_get(quantization_of(config), "ignore");
     mx_str all = {0};
     size_t i;
     json_t *v;
     json_array_foreach(list, i, v) {
-        const char *s = json_string_value(v);
-        bool re = s && strncmp(s, "re:", 3) == 0;
         mx_str_add(&all, i ? "," : "");
-        for (s = re ? s + 3 : s; s && *s; s++)
-            if (!re || !strchr("^$\\", *s))
-                mx_str_addf(&all, "%c", re && *s == '.' && s[1] == '*' ? *++s : *s);
-        mx_str_add(&all, re ? "*" : ".weight");
+        add_pattern(&all, json_string_value(v));
     }
     const char *out = mx_arena_strdup(a, mx_str_text(&all));
     mx_str_fini(&all);
     return out;
+}
+
+/* Does a group of config.json name this weight, and keep 8 bits of it? */
+static bool is_stored_in_8(const void *config, const char *name)
+{
+    json_t *groups = json_object_get(quantization_of(config), "config_groups"), *g, *target;
+    const char *key;
+    size_t i;
+    bool found = false;
+    json_object_foreach(groups, key, g) {
+        const json_t *w = json_object_get(g, "weights");
+        const char *type = json_string_value(json_object_get(w, "type"));
+        if (json_integer_value(json_object_get(w, "num_bits")) != 8 || !type ||
+            strcmp(type, "int") != 0)
+            continue;
+        json_array_foreach(json_object_get(g, "targets"), i, target) {
+            mx_str pattern = {0};
+            add_pattern(&pattern, json_string_value(target));
+            found |= mx_glob_any(mx_str_text(&pattern), name);
+            mx_str_fini(&pattern);
+        }
+    }
+    return found;
 }
 
 mx_status mx_quant_activations(const mx_quantization **out, const json_t *config, mx_arena *a)
@@ -197,7 +229,8 @@ mx_status mx_weight_quant_configure(mx_weight_quant *out, const mx_config *cfg,
         if (strcmp(known[i].name, name) == 0) {
             mx_quant_hints h;
             MX_TRY(mx_quant_hints_read(&h, config, "config.json"));
-            *out = (mx_weight_quant){.dtype = known[i].dtype, .group = h.group};
+            *out = (mx_weight_quant){.dtype = known[i].dtype, .group = h.group,
+                                     .eight = is_stored_in_8, .config = config};
             return configure_cache(out, cfg);
         }
     return mx_fail(MX_USAGE, "%s: decoding keeps weights as they are, or as quantization=int8, fp8 "

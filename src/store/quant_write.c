@@ -303,6 +303,16 @@ bool mx_quant_form_zeros(const mx_quant_form *f)
     return f->make == make_packed && f->n_parts > ZERO;
 }
 
+static bool is_eight(const mx_quant_write_options *o, const char *name)
+{
+    return o->eight && mx_glob_any(o->eight, name);
+}
+
+const mx_quant_form *mx_quant_form_of(const mx_quant_write_options *o, const char *name)
+{
+    return is_eight(o, name) ? mx_quant_form_find("int8") : o->form;
+}
+
 /* --- writing --- */
 
 typedef struct {
@@ -331,7 +341,8 @@ static void let_go(writing *w)
 static made sized(const writing *w, const mx_quant_tensor *t)
 {
     return (made){.rows = t->dim[0], .cols = t->dim[1], .group = w->o->group,
-                  .zeros = mx_quant_form_zeros(w->o->form), .dtype = w->dtype};
+                  .zeros = mx_quant_form_zeros(mx_quant_form_of(w->o, t->name)),
+                  .dtype = w->dtype};
 }
 
 /* Elements of a weight as they are to be quantized or copied. */
@@ -348,7 +359,7 @@ static mx_status read_numbers(const mx_quant_write_options *o, const mx_quant_te
 
 static mx_status hold(writing *w, const mx_quant_tensor *t)
 {
-    const mx_quant_form *f = w->o->form;
+    const mx_quant_form *f = mx_quant_form_of(w->o, t->name);
     let_go(w);
     w->m = sized(w, t);
     MX_TRY(mx_alloc((void **)&w->m.x, sizeof(float) * (size_t)t->n, t->name));
@@ -380,7 +391,8 @@ static mx_status fetch(void *ctx, const mx_st_source *s, uint64_t at, void *dst,
         return read_numbers(w->o, it->t, (int64_t)at / size, (int64_t)n / size, s->dtype, dst);
     if (w->held != it->t)
         MX_TRY(hold(w, it->t));
-    if (s->dtype == MX_ST_F32 && w->o->form->part[it->part].dtype == MX_ST_BF16) {
+    const mx_quant_form *f = mx_quant_form_of(w->o, it->t->name);
+    if (s->dtype == MX_ST_F32 && f->part[it->part].dtype == MX_ST_BF16) {
         int64_t bad;
         const uint16_t *scale = (const uint16_t *)w->m.part[it->part] + at / (size_t)size;
         bool fits = mx_st_convert(MX_ST_BF16, scale, MX_ST_F32, dst, (int64_t)n / size, NULL, &bad);
@@ -405,7 +417,8 @@ static bool is_layer_matrix(const mx_quant_write_options *o, const char *name, i
 bool mx_quant_wanted(const mx_quant_write_options *o, const char *name, int ndim,
                      const int64_t *dim)
 {
-    return is_layer_matrix(o, name, ndim) && o->form->takes(dim[0], dim[1], o->group) &&
+    return is_layer_matrix(o, name, ndim) &&
+           mx_quant_form_of(o, name)->takes(dim[0], dim[1], o->group) &&
            !(o->form->no_experts && mx_glob_any(EXPERTS, name));
 }
 
@@ -418,12 +431,32 @@ mx_status mx_quant_group(const mx_hf_dir *dir, const mx_quant_write_options *o, 
     for (int64_t i = 0; i < set.n_tensors; i++) {
         const mx_quant_tensor *t = &set.tensors[i];
         n += t->n;
-        while (*group > 32 && is_layer_matrix(o, t->name, t->ndim) && t->dim[1] % *group)
+        while (*group > 32 && is_layer_matrix(o, t->name, t->ndim) && !is_eight(o, t->name) &&
+               t->dim[1] % *group)
             *group /= 2;
     }
     if (n < 1000000000)
         *group = 32;
     mx_quant_close(&set);
+    return MX_OK;
+}
+
+/* A pattern that names nothing is a mistake in it. */
+mx_status mx_quant_check_patterns(const mx_hf_dir *dir, const mx_quant_write_options *o)
+{
+    mx_quant_set set = {0};
+    bool kept = !o->keep || !*o->keep, eight = !o->eight || !*o->eight;
+    MX_TRY(mx_quant_open(&set, dir));
+    for (int64_t i = 0; i < set.n_tensors; i++) {
+        const mx_quant_tensor *t = &set.tensors[i];
+        kept |= mx_glob_any(o->keep, t->name);
+        eight |= is_eight(o, t->name) && mx_quant_wanted(o, t->name, t->ndim, t->dim);
+    }
+    mx_quant_close(&set);
+    if (!kept || !eight)
+        return mx_fail(MX_USAGE, "%s=%s names no weight that %s; `maxc inspect %s` lists the names",
+                       kept ? "keep_8bit" : "keep", kept ? o->eight : o->keep,
+                       kept ? "int8 takes" : "is there", dir->path);
     return MX_OK;
 }
 
@@ -437,7 +470,7 @@ static bool is_expert_stack(const mx_quant_write_options *o, const char *name, i
 static void note_unfit(const writing *w, const mx_quant_tensor *t)
 {
     char name[256], line[400], *all = w->out->unfit;
-    const mx_quant_form *f = w->o->form;
+    const mx_quant_form *f = mx_quant_form_of(w->o, t->name);
     mx_scope_of_all(t->name, name, sizeof name);
     const int64_t *dim = t->dim + t->ndim - 2;
     bool expert = t->ndim == 3 || (f->no_experts && mx_glob_any(EXPERTS, t->name));
@@ -463,28 +496,40 @@ const mx_quant_change *mx_quant_change_find(const mx_quant_changes *c, const cha
 
 /* Scales of a float32 model are stored so: loaders that stack experts multiply in the scales'
  * dtype. */
-static mx_st_dtype dtype_of_part(const writing *w, int part)
+static mx_st_dtype dtype_of_part(const writing *w, const part_of *part)
 {
-    mx_st_dtype d = w->o->form->part[part].dtype;
+    mx_st_dtype d = part->dtype;
     return d == MX_ST_BF16 && strcmp(w->dtype, "float32") == 0 ? MX_ST_F32 : d;
+}
+
+/* Names of modules, for config.json. */
+typedef struct {
+    json_t *ignore, *eight;
+} modules;
+
+static void enter_module(const writing *w, const modules *m, const mx_quant_tensor *t, bool plain)
+{
+    json_t *to = plain ? m->ignore : is_eight(w->o, t->name) ? m->eight : NULL;
+    if (to && t->ndim == 2 && mx_ends_with(t->name, ".weight"))
+        json_array_append_new(to, json_stringn(t->name, strlen(t->name) - 7));
 }
 
 /* The tensors of the new file. */
 static int64_t list_sources(const writing *w, const mx_quant_set *set, mx_arena *a,
-                            mx_st_source *src, json_t *ignore)
+                            mx_st_source *src, const modules *names)
 {
-    const mx_quant_form *f = w->o->form;
     int64_t n = 0;
     for (int64_t i = 0; i < set->n_tensors; i++) {
         const mx_quant_tensor *t = &set->tensors[i];
+        const mx_quant_form *f = mx_quant_form_of(w->o, t->name);
         bool plain = !mx_quant_wanted(w->o, t->name, t->ndim, t->dim);
         if (plain && (is_layer_matrix(w->o, t->name, t->ndim) ||
                       is_expert_stack(w->o, t->name, t->ndim)))
             note_unfit(w, t);
         made m = plain ? (made){0} : sized(w, t);
         *(plain ? &w->out->n_kept : &w->out->n_quantized) += 1;
-        if (plain && t->ndim == 2 && mx_ends_with(t->name, ".weight"))
-            json_array_append_new(ignore, json_stringn(t->name, strlen(t->name) - 7));
+        w->out->numbers += plain ? 0 : (double)t->n;
+        enter_module(w, names, t, plain);
         for (int p = plain ? -1 : 0; p < (plain ? 0 : f->n_parts); p++) {
             item *it = MX_NEW(a, item);
             *it = (item){t, p, false};
@@ -494,10 +539,11 @@ static int64_t list_sources(const writing *w, const mx_quant_set *set, mx_arena 
             memcpy(src[n].dim, t->dim, sizeof t->dim);
             if (p >= 0) {
                 src[n].name = mx_arena_printf(a, "%s%s", t->name, f->part[p].suffix);
-                src[n].dtype = dtype_of_part(w, p);
+                src[n].dtype = dtype_of_part(w, &f->part[p]);
                 src[n].ndim = f->dims(&m, p, src[n].dim);
             }
             w->out->bytes_after += (double)mx_st_source_bytes(&src[n]);
+            w->out->bits += p >= 0 ? 8 * (double)mx_st_source_bytes(&src[n]) : 0;
             n++;
         }
     }
@@ -517,8 +563,21 @@ static json_t *numbers_of(const mx_quant_form *f, const char *strategy, int64_t 
     return j;
 }
 
-/* quantization_config of config.json. Takes `ignore`. */
-static json_t *config_of(const mx_quant_write_options *o, json_t *ignore, const char *dtype)
+/* A group of compressed-tensors. Takes `targets`. */
+static json_t *group_of(const mx_quant_write_options *o, const mx_quant_form *f, json_t *targets)
+{
+    bool groups = f->bits == 4;
+    json_t *group = json_pack("{s:o, s:o}", "targets", targets, "weights",
+                              numbers_of(f, groups ? "group" : "channel", groups ? o->group : 0,
+                                         o->actorder));
+    json_object_set_new(group, "input_activations",
+                        o->activations ? numbers_of(f, "token", 0, NULL) : json_null());
+    return group;
+}
+
+/* quantization_config of config.json. Takes `ignore`. `eight`: modules in 8 bits beside 4. */
+static json_t *config_of(const mx_quant_write_options *o, json_t *ignore, json_t *eight,
+                         const char *dtype)
 {
     const mx_quant_form *f = o->form;
     if (strcmp(f->method, "fp8") == 0)
@@ -530,15 +589,13 @@ static json_t *config_of(const mx_quant_write_options *o, json_t *ignore, const 
                          "load_in_4bit", 1, "load_in_8bit", 0, "bnb_4bit_quant_type", "nf4",
                          "bnb_4bit_use_double_quant", 0, "bnb_4bit_compute_dtype", dtype,
                          "bnb_4bit_quant_storage", "uint8", "llm_int8_skip_modules", ignore);
-    bool groups = f->bits == 4;
-    json_t *group = json_pack("{s:[s], s:o}", "targets", "Linear", "weights",
-                              numbers_of(f, groups ? "group" : "channel", groups ? o->group : 0,
-                                         o->actorder));
-    json_object_set_new(group, "input_activations",
-                        o->activations ? numbers_of(f, "token", 0, NULL) : json_null());
-    return json_pack("{s:s, s:s, s:s, s:o, s:{s:o}}", "quant_method", f->method, "format",
-                     f->stored, "quantization_status", "compressed", "ignore", ignore,
-                     "config_groups", "group_0", group);
+    json_t *groups = json_pack("{s:o}", "group_0", group_of(o, f, json_pack("[s]", "Linear")));
+    if (json_array_size(eight))
+        json_object_set_new(groups, "group_1",
+                            group_of(o, mx_quant_form_find("int8"), json_incref(eight)));
+    return json_pack("{s:s, s:s, s:s, s:o, s:o}", "quant_method", f->method, "format", f->stored,
+                     "quantization_status", "compressed", "ignore", ignore, "config_groups",
+                     groups);
 }
 
 /* The dtype in which loaders of the directory compute. */
@@ -558,18 +615,20 @@ mx_status mx_quant_write(const mx_hf_dir *dir, const char *to, const mx_quant_wr
     writing w = {.o = o, .out = out, .dtype = dtype_of(dir->config)};
     char *text = NULL;
     *out = (mx_quant_written){0};
-    json_t *ignore = json_array(), *config = json_deep_copy(dir->config);
+    modules names = {json_array(), json_array()};
+    json_t *config = json_deep_copy(dir->config);
     mx_status st = mx_quant_open(&set, dir);
     if (st)
         goto out;
     mx_st_source *src = MX_NEW_N(&a, mx_st_source, set.n_tensors * MAX_PARTS);
-    int64_t n = list_sources(&w, &set, &a, src, ignore);
+    int64_t n = list_sources(&w, &set, &a, src, &names);
     if (!mx_quant_find(&set, "lm_head.weight")) /* tied: loaders see a module of its own */
-        json_array_append_new(ignore, json_string("lm_head"));
+        json_array_append_new(names.ignore, json_string("lm_head"));
     if (!out->n_quantized)
         MX_TRY_OUT(st, mx_fail(MX_INPUT, "%s has no weight that %s takes%s%.300s", dir->path,
                                o->form->name, *out->unfit ? ": " : "", out->unfit));
-    json_object_set_new(config, "quantization_config", config_of(o, json_incref(ignore), w.dtype));
+    json_object_set_new(config, "quantization_config",
+                        config_of(o, json_incref(names.ignore), names.eight, w.dtype));
     text = json_dumps(config, JSON_INDENT(2) | JSON_SORT_KEYS);
     mx_hf_extra *extra = MX_NEW_N(&a, mx_hf_extra, o->n_more + 1);
     if (o->n_more)
@@ -579,10 +638,12 @@ mx_status mx_quant_write(const mx_hf_dir *dir, const char *to, const mx_quant_wr
     MX_TRY_OUT(st, mx_hf_save(to, src, n, extra, o->n_more + 1, &opts));
     out->error = out->bytes_before > 0 ? sqrt(out->error / out->bytes_before) : 0;
     out->bytes_before = (double)dir->total_bytes;
+    out->bits /= out->numbers;
 out:
     let_go(&w);
     mx_free(text);
-    json_decref(ignore);
+    json_decref(names.ignore);
+    json_decref(names.eight);
     json_decref(config);
     mx_quant_close(&set);
     mx_arena_fini(&a);

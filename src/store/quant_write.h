@@ -38,6 +38,7 @@ bool mx_quant_form_zeros(const mx_quant_form *f); /* do groups have zero points?
 
 typedef struct {
     int64_t n_quantized, n_kept; /* weights */
+    double numbers, bits; /* of the quantized weights; scales counted in: bits of one, in mean */
     double bytes_before, bytes_after;
     char unfit[2048]; /* lines: weights that the form does not take, by pattern, and why */
     double error; /* of the quantized weights: root of squared error over squares, all together */
@@ -65,17 +66,24 @@ typedef struct {
     int64_t group;           /* of int4: columns under one scale */
     bool activations;        /* of fp8 and int8: config.json asks for 8-bit activations as well */
     const char *keep;        /* comma-separated patterns of weights that stay as they are */
+    const char *eight;       /* of int4: of weights that become int8; NULL: none */
     const mx_quant_changes *changes; /* NULL: none. Borrows */
     const char *actorder;    /* of compressed-tensors: in which order columns were rounded; NULL */
     const mx_hf_extra *more; /* further files */
     int n_more;
 } mx_quant_write_options;
 
+/* The form of the weight of this name. */
+const mx_quant_form *mx_quant_form_of(const mx_quant_write_options *o, const char *name);
+
 /* Columns under one scale by default: 32 where rounding costs most, in models of less than a
  * billion weights, else the largest of 128, 64 and 32 that divides all rows. */
 mx_status mx_quant_group(const mx_hf_dir *dir, const mx_quant_write_options *o,
                          int64_t *group) MX_MUST_USE;
 
+/* Do `keep` and `eight`, where they are set, name weights of the directory? */
+mx_status mx_quant_check_patterns(const mx_hf_dir *dir,
+                                  const mx_quant_write_options *o) MX_MUST_USE;
 /* Is a weight of this name and size quantized? */
 bool mx_quant_wanted(const mx_quant_write_options *o, const char *name, int ndim,
                      const int64_t *dim);

@@ -39,6 +39,18 @@ grep -q '"symmetric": false' "$tmp/zeros/config.json" || { echo "$0: zero points
 cp "$model/golden.safetensors" "$tmp/zeros/"
 "$maxc" verify "$tmp/zeros" tolerance=0.05 > "$tmp/out" 2>&1
 grep -q '^loss .* ok' "$tmp/out" || { echo "$0: zero points are read as something else"; cat "$tmp/out"; bad=1; }
+# some matrices in 8 bits beside others in 4: nearer to the weights, a group of config.json by name, bits counted
+expect 0 '14 weights quantized, 10 as they were; .*, 8.57 bits a number' q mixed quantization=int4 group_size=8 keep_8bit='*.mlp.*,*.v_proj.*'
+off=$(sed -n 's/.*off by \([0-9.e-]*\) %/\1/p' "$tmp/out")
+awk -v a="$off" -v b="$with" 'BEGIN { exit !(a > 0 && a < b) }' || { echo "$0: with some in 8 bits weights are off by $off %"; bad=1; }
+tr -d ' \n' < "$tmp/mixed/config.json" | grep -q '"targets":\["model.layers.0.mlp.down_proj",.*v_proj"\],"weights":{"dynamic":false,"num_bits":8' ||
+    { echo "$0: config.json does not name those in 8 bits"; cat "$tmp/mixed/config.json"; bad=1; }
+cp "$model/golden.safetensors" "$tmp/mixed/"
+"$maxc" verify "$tmp/mixed" tolerance=0.05 > "$tmp/out" 2>&1
+grep -q '^loss .* ok' "$tmp/out" || { echo "$0: 4 and 8 bits are read as something else"; cat "$tmp/out"; bad=1; }
+expect 2 'keep_8bit=\*.down.\* names no weight that int8 takes' q no quantization=int4 group_size=8 keep_8bit='*.down.*'
+expect 2 'keep=\*.layer.0.\* names no weight that is there' q no quantization=int8 keep='*.layer.0.*'
+expect 2 'keep_8bit= goes with quantization=int4, not with nf4' q no quantization=nf4 keep_8bit='*'
 expect 2 'quantization is not set; weights are stored as quantization=fp8' q no
 expect 2 'symmetric=false goes with quantization=int4, not with int8' q no quantization=int8 symmetric=false
 # NF4 of what NF4 means is the same again, to the last bit
@@ -84,6 +96,9 @@ done
 q four quantization=int4 group_size=32 tokenizer_type=byte > "$tmp/out" 2>&1 || cat "$tmp/out"
 awk -v a="$(log_prob "$tmp/four" dtype=float32)" -v b="$(log_prob "$tmp/four" dtype=float32 quantization=int4)" \
     'BEGIN { exit !(a < 0 && b / a > 0.99 && b / a < 1.01) }' || { echo "$0: int4 is made anew from int4"; bad=1; }
+q some8 quantization=int4 group_size=32 keep_8bit='*.self_attn.*' tokenizer_type=byte > "$tmp/out" 2>&1 || cat "$tmp/out"
+awk -v a="$(log_prob "$tmp/some8" dtype=float32)" -v b="$(log_prob "$tmp/some8" dtype=float32 quantization=int4)" \
+    'BEGIN { exit !(a < 0 && b / a > 0.998 && b / a < 1.002) }' || { echo "$0: int8 beside int4 becomes int4"; bad=1; }
 expect 2 'decoding keeps weights as they are, or as quantization=int8, fp8 or int4, not as nf4' \
     "$maxc" generate "$tmp/run" prompt=abc quantization=nf4
 expect 2 'quantization= is for weights that are read' "$maxc" generate llama-15m prompt=abc quantization=int8 tokenizer_type=byte

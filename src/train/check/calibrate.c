@@ -50,11 +50,11 @@ static mx_node *sums_of(mx_graph *g, mx_node *x, mx_calibrate_method method)
 
 const mx_node *mx_calibrate_weight(const mx_node *n, const mx_calibrate_of *of)
 {
-    bool in_out;
+    bool in_out = false;
     const mx_node *w = mx_weight_of_matmul(n, &in_out);
-    bool wanted = w && w == n->in[1] && !in_out &&
-                  mx_quant_wanted(of->write, w->name, w->type.ndim, w->type.dim);
-    return wanted ? w : NULL;
+    if (w ? w != n->in[1] || in_out : !(w = mx_weight_by_heads(n)))
+        return NULL;
+    return mx_quant_wanted(of->write, w->name, w->type.ndim, w->type.dim) ? w : NULL;
 }
 
 static void enter(inputs *all, const mx_node *x, const mx_node *w, int *index_of)
@@ -264,14 +264,15 @@ static mx_status round_weight(const inputs *all, mx_session *s, const mx_gptq_fa
     mx_var *v = mx_session_find(s, name);
     MX_ASSERT(v && v->type.dtype == MX_F32, "%s", name);
     mx_quant_change *c = mx_calibrated_change(all->out, name);
-    mx_gptq_weight w = {.kind = mx_quant_form_codes(all->of->write->form), .rows = v->type.dim[0]};
+    const mx_quant_form *form = mx_quant_form_of(all->of->write, name);
+    mx_gptq_weight w = {.kind = mx_quant_form_codes(form), .rows = v->type.dim[0]};
     int64_t n = mx_type_count(&v->type);
     w.group = w.kind == MX_CODE_INT4 ? all->of->write->group : f->n;
     mx_status st;
     MX_TRY_OUT(st, mx_alloc((void **)&w.w, sizeof *w.w * (size_t)n, name));
     MX_TRY_OUT(st, mx_alloc((void **)&c->codes, (size_t)n, name));
     MX_TRY_OUT(st, mx_alloc((void **)&c->scale, sizeof(float) * (size_t)(n / w.group), name));
-    if (mx_quant_form_zeros(all->of->write->form))
+    if (mx_quant_form_zeros(form))
         MX_TRY_OUT(st, mx_alloc((void **)&c->zero, (size_t)(n / w.group), name));
     w.codes = c->codes;
     w.scale = c->scale;
