@@ -50,12 +50,12 @@ static void add_map(mx_settings *s, const char *file, const char *prefix, const 
         const char *name = *prefix ? mx_arena_printf(a, "%s.%s", prefix, c->key) : c->key;
         const char *where = mx_arena_printf(a, "%s:%d", file, c->line);
         const mx_key *key = mx_settings_key(s, name);
-        if (key)
+        if (c->kind == MX_YAML_MAP && is_key_prefix(s, name)) /* also where a key has that name */
+            add_map(s, file, name, c, layer);
+        else if (key)
             mx_settings_add(s,
                             (mx_setting){.key = key, .node = c, .layer = layer, .where = where,
                                          .whole = whole});
-        else if (c->kind == MX_YAML_MAP && is_key_prefix(s, name))
-            add_map(s, file, name, c, layer);
         else
             mx_settings_unknown(s, layer, where, name);
     }

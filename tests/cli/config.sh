@@ -152,6 +152,10 @@ cp -r configs "$tmp/share/maxc/configs"
 cp "$maxc" "$tmp/bin/maxc"
 expect 0 '^gpt2-124m ' "$tmp/bin/maxc" help models
 
+# `lora:` with keys below it is MaxText's, although a key of serve has that name
+printf 'lora:\n  lora_rank: 0\n' > "$tmp/lora.yml"
+expect 2 'lora.yml:2: `lora.lora_rank` takes an integer, at least 1; found `0`' $maxc plan "$tmp/lora.yml"
+
 # examples are commands that are accepted
 expect 0 '^example:  base_config: common.yml, in a file$' $maxc help base_config
 expect 0 '^example:  maxc sft lora.lora_rank=4 lora.enable_lora=true load_parameters_path=model$' $maxc help lora.lora_rank
