@@ -430,8 +430,8 @@ bool mx_api_call_news(mx_api_call *c, mx_part *p, mx_str *out)
 
 void mx_api_call_fail(mx_api_call *c, mx_status why, int *status, mx_str *out)
 {
-    bool theirs = mx_status_code(why) == MX_USAGE;
-    *status = theirs ? 400 : 500;
+    mx_code code = mx_status_code(why);
+    *status = code == MX_USAGE ? 400 : code == MX_STOPPED ? 503 : 500;
     if (c->stream)
         mx_str_add(out, c->api->error ? "event: error\ndata: " : "data: ");
     mx_error_object(out, c->api,

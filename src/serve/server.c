@@ -251,7 +251,7 @@ static bool drained(mx_server *s)
 static void flush_and_stop(mx_server *s)
 {
     while (s->calls)
-        fail_call(s, s->calls, mx_fail(MX_DEVICE, "the server has stopped"));
+        fail_call(s, s->calls, mx_fail(MX_STOPPED, "the server has stopped"));
     for (mx_exchange *x = take_fresh(s, false), *next; x; x = next) {
         next = x->next;
         if (x->task) {
@@ -260,7 +260,7 @@ static void flush_and_stop(mx_server *s)
         }
         x->next = s->calls;
         s->calls = x;
-        fail_call(s, x, mx_fail(MX_DEVICE, "the server has stopped"));
+        fail_call(s, x, mx_fail(MX_STOPPED, "the server has stopped"));
     }
     double start = mx_clock_now();
     for (bool open = true; open && mx_clock_now() - start < 2;) {

@@ -272,7 +272,12 @@ until with_key /load | grep -q '"running":[1-9]' || ! kill -0 $long 2> "$tmp/nul
 case $(with_key $c '{"prompt":"a","max_tokens":60,"n":2,"ignore_eos":true}') in *'come back later'*' 429') ;; *) say "max_concurrent_requests" ;; esac
 wait $long
 grep -q 'took longer than 1 s' "$tmp/long" || say "request_seconds: $(cut -c1-300 "$tmp/long")"
+with_key $c '{"prompt":"a","max_tokens":240,"n":128,"ignore_eos":true}' > "$tmp/long" &
+long=$!
+until with_key /load | grep -q '"running":[1-9]' || ! kill -0 $long 2> "$tmp/null"; do :; done
 stop
+wait $long
+case $(cat "$tmp/long") in *'the server has stopped'*' 503') ;; *) say "drain_seconds: $(cut -c1-300 "$tmp/long")" ;; esac
 
 # --- as many as fit in the batch are under way, the others wait; an engine with work is stuck when it makes no step ---
 # A soft limit of open files is raised, so that it does not limit connections.
