@@ -145,6 +145,11 @@ bool mx_config_is_users(const mx_config *cfg, const char *name)
     return layer == MX_LAYER_OWN_BASE || layer >= MX_LAYER_FILE;
 }
 
+bool mx_config_is_own_base(const mx_config *cfg, const char *name)
+{
+    return entry(cfg, name)->layer == MX_LAYER_OWN_BASE;
+}
+
 bool mx_config_equals(const mx_config *cfg, const char *name, const char *text)
 {
     const mx_config_entry *e = asked(cfg, name);

@@ -74,6 +74,8 @@ bool mx_config_has(const mx_config *cfg, const char *name);
 bool mx_config_is_set(const mx_config *cfg, const char *name);
 /* Whether the user did: a file of theirs, the environment, an argument; not the model's file. */
 bool mx_config_is_users(const mx_config *cfg, const char *name);
+/* Whether it stands in a file of the user's that is called base.yml: their defaults. */
+bool mx_config_is_own_base(const mx_config *cfg, const char *name);
 /* Whether the value is the table's default, whatever set it: a resolved file sets every key. */
 bool mx_config_is_default(const mx_config *cfg, const char *name);
 /* Whether it was said for this command: the environment, an argument. */

@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 void mx_settings_add(mx_settings *s, mx_setting setting)
 {
@@ -271,13 +272,31 @@ static bool is_overridden(const mx_settings *s, const mx_setting *t)
     return false;
 }
 
+/* use_sft of `maxc sft`. */
+static bool is_what_the_verb_does(const mx_settings *s, const mx_key *key)
+{
+    return key->flags & MX_KEY_PLANNED && mx_word_among(key->verbs, s->req->user);
+}
+
+/* MaxText's base.yml holds its defaults; those that are not to be had here are no one's wish. */
+static bool is_maxtexts_default(mx_settings *s, const mx_setting *t)
+{
+    if (t->layer != MX_LAYER_OWN_BASE || !t->node || !t->key->maxtext ||
+        strcasecmp(t->node->text, t->key->maxtext) != 0)
+        return false;
+    mx_str_addf(&s->notes, "note: %s: `%s: %s` is MaxText's default and has no effect here\n",
+                t->where, t->node->key, t->node->text);
+    return true;
+}
+
 /* Gives the setting a type; false, with a problem, when it cannot be used. */
 static bool read_setting(mx_settings *s, const mx_setting *t, mx_value *v)
 {
     mx_str why = {0};
     bool ok = t->node ? mx_value_read(&s->cfg->arena, t->key, t->node, v, &why)
                       : mx_value_read_text(&s->cfg->arena, t->key, t->text, v, &why);
-    ok = ok && (s->req->is_resolved || is_overridden(s, t) || mx_value_is_built(t->key, v, &why));
+    ok = ok && (s->req->is_resolved || is_overridden(s, t) || is_what_the_verb_does(s, t->key) ||
+                mx_value_is_built(t->key, v, &why));
     ok = ok && mx_value_is_local(t->key, v, &why);
     bool from_file = strcmp(t->key->name, "base_config") != 0 || t->layer <= MX_LAYER_FILE;
     if (ok && !from_file) {
@@ -286,7 +305,7 @@ static bool read_setting(mx_settings *s, const mx_setting *t, mx_value *v)
             "base_config belongs in a configuration file; here give that file itself, FILE.yml");
         ok = false;
     }
-    if (!ok)
+    if (!ok && !is_maxtexts_default(s, t))
         mx_problem_add(&s->problems, "%s: %s", t->where, mx_str_text(&why));
     mx_str_fini(&why);
     return ok;

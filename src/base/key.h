@@ -51,12 +51,15 @@ typedef enum {
  *            others
  *   aliases  names other programs use for the same thing, separated by spaces. They are offered in
  *            errors; one that starts with `=` is accepted as if it were the key.
- *   verbs    that read it, separated by spaces; for a verb's own keys NULL
+ *   verbs    that read it, separated by spaces; for a verb's own keys NULL. Of a planned key: those
+ *            for which it says only what they do anyway, so that they take any value
  *   example  settings separated by spaces: this key's own first, at another value than the default,
  *            then those under which it makes a difference. Help shows it; a test runs it with and
  *            without the first, with the first of `verbs`, and must see the difference
  *   seen_by  the test that sets it and sees the difference where one run cannot show it
- *   instead  of a planned key: what to do until it is there */
+ *   instead  of a planned key: what to do until it is there
+ *   maxtext  the value in MaxText's base.yml, where it cannot be had here: a file called base.yml may
+ *            have it, with a note, since nobody asked for it there */
 typedef struct {
     const char *name;
     mx_key_type type;
@@ -70,6 +73,7 @@ typedef struct {
     const char *example;
     const char *seen_by;
     const char *instead;
+    const char *maxtext;
 } mx_key;
 
 typedef struct {

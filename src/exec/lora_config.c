@@ -27,6 +27,11 @@ static mx_status from_keys(const mx_config *c, mx_arena *a, mx_lora *l)
                    .dora = mx_config_bool(c, "use_dora"),
                    .dropout = mx_config_float(c, "lora.lora_dropout"),
                    .save = joined(c, "modules_to_save", a)};
+    if (l->rank < 1 || !(l->alpha > 0)) { /* 0 in files of MaxText, where adapters are off */
+        const char *key = l->rank < 1 ? "lora.lora_rank" : "lora.lora_alpha";
+        return mx_fail(MX_USAGE, "%s: `%s` is 0, but adapters are on; give it a value, 16 say",
+                       mx_config_where(c, key), key);
+    }
     if (l->dropout >= 1)
         return mx_fail(MX_USAGE, "%s: lora_dropout=1 would leave nothing of the input",
                        mx_config_where(c, "lora.lora_dropout"));

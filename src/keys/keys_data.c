@@ -98,7 +98,7 @@ const mx_key mx_keys_data[] = {
      PLANNED},
     {"olmo_path_remap_to", TEXT, DATA, "", 0, "what replaces it", 0, PLANNED},
     {"olmo_apply_ngram_filter", BOOL, DATA, "false", 0, "leave out examples that repeat n-grams", 0,
-     PLANNED},
+     PLANNED, .maxtext = "true"},
 
     {"tokenizer_path", TEXT, TOKENIZER, "", 0,
      "file, folder or hub name; empty: bytes, or the model's",

@@ -320,5 +320,7 @@ const mx_key mx_keys_maxtext[] = {
     FOREIGN("elastic_timeout_seconds", "see elastic_enabled"),
     FOREIGN("elastic_max_retries", "see elastic_enabled"),
     FOREIGN("elastic_min_slice_count", "see elastic_enabled"),
+    FOREIGN("lora.lora_tile_size", "NF4 has blocks of 64, as bitsandbytes"),
+    FOREIGN("use_tunix_gradient_accumulation", "there is one way to accumulate gradients"),
     {0},
 };

@@ -61,7 +61,7 @@ const mx_key mx_keys_model[] = {
     {"logits_via_embedding", BOOL, MODEL, "false", 0, "the output head is the embedding",
      "tie_word_embeddings tied_embeddings", FIXED | SHAPE, MX_BY_STEP, "logits_via_embedding=true"},
     {"normalize_embedding_logits", BOOL, MODEL, "false", 0, "divide tied logits by sqrt(width)", 0,
-     FIXED | PLANNED},
+     FIXED | PLANNED, .maxtext = "true"},
 
     {"attention_type", ENUM, MODEL, "global",
      "global|local_sliding|chunk|mla|full|compressed|block_diffusion", "which keys a query sees", 0,

@@ -22,7 +22,7 @@ const mx_key mx_keys_run[] = {
 
     {"device", ENUM, DEVICE, "auto", "auto|cpu|cuda=gpu=gpu_multiprocess~nvidia",
      "where it runs; auto takes a GPU when there is one", "=hardware backend accelerator", 0,
-     "train plan bench generate verify serve chat eval quantize", "device=cuda"},
+     "train plan bench generate verify serve chat eval quantize", "device=cuda", .maxtext = "tpu"},
     {"num_threads", INT, DEVICE, "0", "0..1024", "CPU threads; 0 takes every core allowed",
      "threads n_threads omp_num_threads", 0, "train plan bench generate serve chat eval quantize",
      "num_threads=2"},

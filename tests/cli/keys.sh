@@ -45,6 +45,25 @@ maxtext dataset_type=grain grain_train_files=c4.array_record grain_file_type=arr
 maxtext dataset_type=tfds dataset_path=tfds dataset_name=c4/en:3.0.1 gradient_accumulation_steps=2 gradient_clipping_threshold=1.0
 maxtext dataset_type=synthetic eval_interval=1 eval_steps=1 learning_rate=3.e-5 cosine_learning_rate_final_fraction=0.1 \
     warmup_steps_fraction=0.1 checkpoint_period=1 shard_mode=auto override_logical_axis_rules=False compile_topology=v5e-256
+# MaxText's own base.yml has defaults that are not to be had here, and data that another dataset_type does not read.
+mkdir theirs
+printf '%s\n' 'hardware: "tpu"' 'normalize_embedding_logits: true' 'olmo_apply_ngram_filter: true' \
+    'dataset_name: "c4/en:3.0.1"' 'dataset_type: tfds' > theirs/base.yml
+$maxc train theirs/base.yml run_name=theirs base_output_directory=here dataset_type=synthetic $small > log 2>&1 ||
+    { fail "MaxText's base.yml does not run"; cat log; }
+[ "$(grep -c "is MaxText's default and has no effect here" log)" = 3 ] || { fail "MaxText's defaults are not noted"; cat log; }
+expect 2 'cannot be true yet' $maxc train theirs/base.yml normalize_embedding_logits=true dataset_type=synthetic run_name=a
+expect 2 'device. takes one of' $maxc train theirs/base.yml hardware=tpu dataset_type=synthetic run_name=a
+# Its files for sft and dpo say what the verb does, and turn adapters off by a rank of 0.
+printf '%s\n' 'base_config: base.yml' 'use_sft: true' 'use_tunix_gradient_accumulation: true' 'lora: {enable_lora: false,
+ lora_rank: 0, lora_alpha: 0.0, lora_tile_size: null, lora_weight_qtype: null}' > theirs/sft.yml
+$maxc sft theirs/sft.yml run_name=sft base_output_directory=here load_parameters_path="$root/tests/fixtures/post/model" \
+    dataset_path="$root/tests/fixtures/post/completion.jsonl" dataset_type=jsonl max_target_length=32 steps=1 num_threads=1 \
+    > log 2>&1 || { fail "MaxText's sft.yml does not run"; cat log; }
+expect 2 'maxc sft. does' $maxc train theirs/sft.yml run_name=a dataset_type=synthetic
+expect 2 'lora_rank. is 0, but adapters are on' $maxc sft theirs/sft.yml run_name=b base_output_directory=here \
+    load_parameters_path="$root/tests/fixtures/post/model" dataset_path="$root/tests/fixtures/post/completion.jsonl" \
+    dataset_type=jsonl lora.enable_lora=true
 model=$root/tests/fixtures/models/llama3
 expect 2 '`base_emb_dim` is 48, but .*config.json has "hidden_size" 32; leave it out' \
     $maxc train load_parameters_path="$model" dataset_type=synthetic base_emb_dim=48

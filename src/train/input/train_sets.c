@@ -302,10 +302,11 @@ bool mx_data_is_made(const char *kind)
     return mx_data_made_name(kind) != NULL;
 }
 
-/* Whether the user names data with this key. */
+/* Whether the user names data with this key. In a base.yml it is a default: MaxText's has a
+ * dataset_name, whatever data a run takes. */
 static bool is_named(const mx_config *c, int k)
 {
-    return mx_config_is_users(c, named[k]) && *mx_config_text(c, named[k]) &&
+    return mx_config_is_users(c, named[k]) && !mx_config_is_own_base(c, named[k]) && *mx_config_text(c, named[k]) &&
            !mx_config_is_default(c, named[k]);
 }
 
