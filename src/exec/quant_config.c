@@ -163,18 +163,19 @@ static const char *ignored_patterns(const json_t *config, mx_arena *a)
     return out;
 }
 
-/* Does a group of config.json name this weight, and keep 8 bits of it? */
+/* Does a group of config.json name this weight and keep 8 bits of it, beside a group of 4? */
 static bool is_stored_in_8(const void *config, const char *name)
 {
     json_t *groups = json_object_get(quantization_of(config), "config_groups"), *g, *target;
     const char *key;
     size_t i;
-    bool found = false;
+    bool found = false, four = false;
     json_object_foreach(groups, key, g) {
         const json_t *w = json_object_get(g, "weights");
         const char *type = json_string_value(json_object_get(w, "type"));
-        if (json_integer_value(json_object_get(w, "num_bits")) != 8 || !type ||
-            strcmp(type, "int") != 0)
+        int64_t bits = json_integer_value(json_object_get(w, "num_bits"));
+        four |= bits == 4;
+        if (bits != 8 || !type || strcmp(type, "int") != 0)
             continue;
         json_array_foreach(json_object_get(g, "targets"), i, target) {
             mx_str pattern = {0};
@@ -183,7 +184,7 @@ static bool is_stored_in_8(const void *config, const char *name)
             mx_str_fini(&pattern);
         }
     }
-    return found;
+    return found && four;
 }
 
 mx_status mx_quant_activations(const mx_quantization **out, const json_t *config, mx_arena *a)
