@@ -58,8 +58,8 @@ typedef enum {
  *            without the first, with the first of `verbs`, and must see the difference
  *   seen_by  the test that sets it and sees the difference where one run cannot show it
  *   instead  of a planned key: what to do until it is there
- *   maxtext  the value in MaxText's base.yml, where it cannot be had here: a file called base.yml may
- *            have it, with a note, since nobody asked for it there */
+ *   maxtext  the value in MaxText's base.yml, where it cannot be had here: a file called base.yml
+ *            may have it, with a note, since nobody asked for it there */
 typedef struct {
     const char *name;
     mx_key_type type;

@@ -306,8 +306,8 @@ bool mx_data_is_made(const char *kind)
  * dataset_name, whatever data a run takes. */
 static bool is_named(const mx_config *c, int k)
 {
-    return mx_config_is_users(c, named[k]) && !mx_config_is_own_base(c, named[k]) && *mx_config_text(c, named[k]) &&
-           !mx_config_is_default(c, named[k]);
+    return mx_config_is_users(c, named[k]) && !mx_config_is_own_base(c, named[k]) &&
+           *mx_config_text(c, named[k]) && !mx_config_is_default(c, named[k]);
 }
 
 /* eval_split as a share of the training data that is held out; 0 when it is the name of a split. */
