@@ -301,7 +301,7 @@ void mx_progress_say(mx_progress *p, const char *fmt, ...)
     mx_str_addv(&p->busy, fmt, ap);
     va_end(ap);
     mx_str_add(&p->busy, "\n");
-    mx_disarm(p->busy.text);
+    mx_replace_controls(p->busy.text);
     put_log(p, mx_str_text(&p->busy));
     put_line(p, mx_str_text(&p->busy));
     pthread_mutex_unlock(&p->lock);

@@ -34,7 +34,7 @@ void mx_print_shown(const char *text, size_t n)
     mx_str_fini(&shown);
 }
 
-void mx_disarm(char *text)
+void mx_replace_controls(char *text)
 {
     for (unsigned char *s = (unsigned char *)text; *s; s++)
         if ((*s < 0x20 && *s != '\n' && *s != '\t') || *s == 0x7f)

@@ -12,6 +12,6 @@ void mx_str_add_shown(mx_str *out, const char *text, size_t n);
 void mx_print_shown(const char *text, size_t n);
 /* In place, for messages, which quote files and peers: `?` for each byte that a terminal would
  * obey. */
-void mx_disarm(char *text);
+void mx_replace_controls(char *text);
 
 #endif

@@ -26,7 +26,7 @@ static mx_status make(mx_code code, const char *fmt, va_list ap, const char *suf
     vsnprintf(e->text, (size_t)n + 1, fmt, ap);
     if (suffix)
         snprintf(e->text + n, extra + 1, ": %s", suffix);
-    mx_disarm(e->text);
+    mx_replace_controls(e->text);
     return e;
 }
 

@@ -18,7 +18,7 @@ CU_C := $(wildcard $(CU_DIR)/*/*.c)
 CU_CU := $(wildcard $(CU_DIR)/*/*.cu)
 CU_OBJ := $(CU_C:$(CU_DIR)/%.c=$(CU_BUILD)/%.o) $(CU_CU:$(CU_DIR)/%.cu=$(CU_BUILD)/%.cu.o)
 # The base library, once more with -fPIC off: the GPU programs stand alone, without the plug-in loader.
-CU_BASE := $(patsubst src/base/%.c,$(CU_BUILD)/base_%.o,src/base/status.c src/base/arena.c src/base/reserve.c src/base/str.c src/base/library.c)
+CU_BASE := $(patsubst src/base/%.c,$(CU_BUILD)/base_%.o,src/base/status.c src/base/arena.c src/base/reserve.c src/base/str.c src/base/library.c src/base/shown.c src/base/utf8.c)
 # sm_90a machine code, and PTX from which the driver makes code for every other GPU from Ampere on.
 # CU_ARCH="$(CU_ARCH_ALL)" builds machine code for all of them (several minutes).
 CU_ARCH_ALL := -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90a,code=sm_90a \
