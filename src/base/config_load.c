@@ -275,7 +275,7 @@ static bool is_overridden(const mx_settings *s, const mx_setting *t)
 /* use_sft of `maxc sft`. */
 static bool is_what_the_verb_does(const mx_settings *s, const mx_key *key)
 {
-    return key->flags & MX_KEY_PLANNED && mx_word_among(key->verbs, s->req->user);
+    return key->flags & MX_KEY_PLANNED && s->req->user && mx_word_among(key->verbs, s->req->user);
 }
 
 /* MaxText's base.yml holds its defaults; those that are not to be had here are no one's wish. */

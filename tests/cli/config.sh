@@ -153,8 +153,8 @@ cp "$maxc" "$tmp/bin/maxc"
 expect 0 '^gpt2-124m ' "$tmp/bin/maxc" help models
 
 # `lora:` with keys below it is MaxText's, although a key of serve has that name
-printf 'lora:\n  lora_rank: 0\n' > "$tmp/lora.yml"
-expect 2 'lora.yml:2: `lora.lora_rank` takes an integer, at least 1; found `0`' $maxc plan "$tmp/lora.yml"
+printf 'lora:\n  lora_rank: -1\n' > "$tmp/lora.yml"
+expect 2 'lora.yml:2: `lora.lora_rank` takes an integer, at least 0; found `-1`' $maxc plan "$tmp/lora.yml"
 
 # examples are commands that are accepted
 expect 0 '^example:  base_config: common.yml, in a file$' $maxc help base_config

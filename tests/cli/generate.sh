@@ -93,7 +93,7 @@ sed 's/"rope_type": "default"/&, "partial_rotary_factor": 1.5/' tests/fixtures/m
 expect 3 'is 1.5, expected a number from 0 to 1' $maxc generate "$m" prompt=ab
 cp tests/fixtures/models/llama3/config.json "$m/"
 tokenizer '{"type":"BertProcessing","sep":["</s>",1],"cls":["<s>",4294967301]}'
-expect 3 'is no token' $maxc generate "$m" prompt=ab
+expect 3 'is not a token id' $maxc generate "$m" prompt=ab
 tokenizer '{"type":"BertProcessing","sep":["</s>",1],"cls":["<s>",70]}'
 expect 3 'adds id 70, which no token has' $maxc generate "$m" prompt=ab
 few=$letters

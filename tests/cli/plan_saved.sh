@@ -47,5 +47,5 @@ echo 'not a program' > "$tmp/text.bin"; with 3 'does not begin with MAXCSTEP' "$
 { head -c 5000 "$tmp/one.bin"; printf 'X'; tail -c +5002 "$tmp/one.bin"; } > "$tmp/damaged.bin"; with 3 'it is damaged: .* checksum' "$tmp/damaged.bin"
 head -c 5000 "$tmp/one.bin" > "$tmp/short.bin"; with 3 'it is damaged' "$tmp/short.bin"
 # Another build of the program: its ID is in the file, behind the checksum.
-expect 2 'for a layout that the keys give' "$maxc" plan $keys compile_topology=h100x8 mesh=auto compiled_trainstep_file="$tmp/auto.bin"
+expect 2 'for the layout that the keys give' "$maxc" plan $keys compile_topology=h100x8 mesh=auto compiled_trainstep_file="$tmp/auto.bin"
 exit $bad

@@ -347,7 +347,7 @@ expect 5 'cannot listen' $maxc serve "$m" port=1 host=192.0.2.1
 start
 expect 5 'Address already in use' timeout 20 $maxc serve "$m" "port=${url##*:}"
 stop
-expect 2 'is no address' $maxc serve "$m" host=not.an.address.
+expect 2 'is not an address' $maxc serve "$m" host=not.an.address.
 expect 2 'the model was made for 256' $maxc serve "$m" max_model_len=1000
 expect 2 'gpu_memory_utilization' $maxc serve "$m" gpu_memory_utilization=1.5
 expect 2 'speculative_tokens=0' $maxc serve tests/fixtures/models/qwen3-next tokenizer_path="$m" speculative_tokens=4

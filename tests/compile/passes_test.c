@@ -557,7 +557,7 @@ MX_TEST(graph_errors_say_names_and_sizes)
     expect_error(bad_split, "2 parts of 7 entries in all, but the last dim has 8");
     expect_error(bad_concat, "input 1 is int32, input 0 is float32");
     expect_error(bad_ids, "input 1 is float32, expected int32; cast it");
-    expect_error(bad_transpose, "\"ab->bb\" is no reordering of 2 dims");
+    expect_error(bad_transpose, "\"ab->bb\" is not a reordering of 2 dims");
     expect_error(bad_notation, "embed_grad of constant int32(3), x float32(2, 8): leading dims");
     expect_error(bad_broadcast, "x float32(2, 8): cannot be repeated to float32(2, 9)");
     expect_error(bad_name, "the result result already has the name x");

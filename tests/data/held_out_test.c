@@ -87,7 +87,7 @@ MX_TEST(held_out_shares_of_little_data)
     }
     mx_dataset *d = NULL;
     o.paths = temp_file("one.jsonl", "{\"text\": \"a\"}\n", 14);
-    MX_CHECK_ERROR(mx_dataset_open(&d, &o), "one record cannot be parted");
+    MX_CHECK_ERROR(mx_dataset_open(&d, &o), "one record cannot be divided");
     char z[256];
     size_t n = ZSTD_compress(z, sizeof z, "{\"text\": \"a\"}\n", 14, 3);
     o.paths = temp_file("one.jsonl.zst", z, n);

@@ -198,8 +198,8 @@ MX_TEST(loader_refuses_a_position_of_other_data)
     s.o.pack.seq_len = 100;
     MX_CHECK_OK(mx_loader_open(&l, &s.o));
     MX_CHECK_ERROR(mx_loader_seek(l, json.text, json.len), "other data or settings");
-    MX_CHECK_ERROR(mx_loader_seek(l, "{}", 2), "not one");
-    MX_CHECK_ERROR(mx_loader_seek(l, "{", 1), "not one");
+    MX_CHECK_ERROR(mx_loader_seek(l, "{}", 2), "not valid");
+    MX_CHECK_ERROR(mx_loader_seek(l, "{", 1), "not valid");
     MX_CHECK_OK(mx_loader_next(l, &b));
     MX_CHECK(b && b->step == 0);
     mx_loader_close(l);

@@ -351,7 +351,7 @@ MX_TEST(token_files_train_every_prediction_once)
     MX_CHECK_ERROR(mx_source_read(&s, 0, &r), "outside the vocabulary of 400");
     mx_source_close(&s);
     MX_CHECK_ERROR(open_one(&s, temp_path("t.bin"), (mx_source_options){.token_type = "uint32"}),
-                   "no whole number");
+                   "not a whole number");
     mx_record_fini(&r);
 }
 

@@ -74,7 +74,7 @@ MX_TEST(post_distillation_refuses_what_cannot_be)
         const char *settings, *error;
     } bad[] = {
         {"dataset_path=" POST "chat.jsonl", "there is no teacher"},
-        {DATA " loss_type=ipo", "none of distill's"},
+        {DATA " loss_type=ipo", "not one of distill's"},
         {DATA " distill_top_k=5 write_teacher=/tmp/maxc-no-such-folder mesh=fsdp=2",
          "asks the teacher on one device"},
         {DATA " loss_type=gkd packing=true", "one prompt a row"},

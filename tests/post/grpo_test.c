@@ -173,7 +173,7 @@ MX_TEST(grpo_refuses_bad_rewards_and_groups)
         {GOOD "[{\"ids\": [5], \"reward\": 1}, {\"reward\": 1}]}",
          "neither \"ids\" nor \"text\""},
         {GOOD "[{\"ids\": [-5], \"reward\": 1}, {\"ids\": [6]}]}",
-         "no token id"},
+         "not a token id"},
         {GOOD "[{\"ids\": [5], \"reward\": 1, \"logprobs\": []}, "
          "{\"ids\": [6], \"reward\": 2}]}", "1 tokens and 0 logprobs"},
         {GOOD "[{\"ids\": [5], \"reward\": 1, \"logprobs\": [null]}, {\"ids\": [6]}]}",

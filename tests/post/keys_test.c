@@ -217,7 +217,7 @@ MX_TEST(post_reward_commands_that_fail_are_said)
         {"read -r line; printf '1\\n2\\n'; sleep 1", "more lines than it was asked for"},
         {"read -r line; echo 1; exit 0", "has ended"},
         {"read -r line; while :; do printf 1; sleep 0.02; done", "took longer than reward_timeout"},
-        {"echo 1; while read -r line; do sleep 0.02; echo 2; done", "more lines than it was asked"},
+        {"echo 1; while read -r line; do echo 2; done", "more lines than it was asked"},
         {"while read -r line; do echo Infinity; done", "expected a line with a number"},
     };
     char folder[300], path[400], name[32], settings[1600];

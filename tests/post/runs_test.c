@@ -94,11 +94,11 @@ MX_TEST(post_refuses_what_it_cannot_train_on)
          "maxc dpo"},
         {"dpo", "{\"prompt\": \"a\", \"completion\": \"b\"}", "", "expected preferences"},
         {"dpo", "{\"chosen\": \"b\", \"rejected\": \"c\", \"prompt\": \"a\"}",
-         "loss_type=sigmod", "none of dpo's losses: sigmoid"},
+         "loss_type=sigmod", "not one of dpo's losses: sigmoid"},
         {"dpo", "{\"chosen\": \"b\", \"rejected\": \"c\", \"prompt\": \"a\"}",
          "loss_type=exo_pair", "infinite without label smoothing"},
         {"sft", "{\"completion\": \"b\"}", "", "no column to train on"},
-        {"sft", "{\"text\": \"b c d e f g\"}", "loss_type=ipo", "none of sft's"},
+        {"sft", "{\"text\": \"b c d e f g\"}", "loss_type=ipo", "not one of sft's"},
         {"sft", "{\"text\": \"b c d e f g\"}", "lora.enable_lora=true lora_module_path=nothing",
          "matches none of them"},
         {"sft", "{\"text\": \"b c d e f g\"}", "lora.enable_lora=true modules_to_save=norm,tail",
@@ -118,7 +118,7 @@ MX_TEST(post_refuses_what_it_cannot_train_on)
         {"grpo", "{\"text\": \"a\"}", "max_completion_length=8 reward=exact",
          "expected a prompt"},
         {"grpo", "{\"prompt\": \"a\"}", "max_completion_length=8 reward=exact loss_type=ppo",
-         "none of grpo's: dapo, grpo"},
+         "not one of grpo's: dapo, grpo"},
     };
     char folder[300], name[32], settings[800];
     post_folder(folder, sizeof folder);
