@@ -22,6 +22,7 @@
 typedef struct {
     int64_t step, steps; /* steps 0: not known */
     double loss;
+    const char *loss_name; /* where another number stands in its place: "reward"; NULL: "loss" */
     double tokens_per_s;
     double mfu; /* 0..1 */
     double eta_s;

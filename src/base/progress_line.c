@@ -52,10 +52,11 @@ static void add_rate(mx_str *s, double tokens_per_s)
     mx_str_addf(s, "%s tok/s", buf);
 }
 
-static void add_loss(mx_str *s, double loss)
+static void add_loss(mx_str *out, const mx_progress_state *s)
 {
-    double size = fabs(loss);
-    mx_str_addf(s, size != 0 && (size < 1e-3 || size >= 1e5) ? "%.3e" : "%.4f", loss);
+    double size = fabs(s->loss);
+    mx_str_addf(out, "%s ", s->loss_name ? s->loss_name : "loss");
+    mx_str_addf(out, size != 0 && (size < 1e-3 || size >= 1e5) ? "%.3e" : "%.4f", s->loss);
 }
 
 /* --- trend --- */
@@ -156,8 +157,7 @@ static void add_field(const mx_progress *p, const mx_progress_state *s, int fiel
         break;
     case LOSS:
         if (p->n_loss) {
-            mx_str_add(out, "loss ");
-            add_loss(out, s->loss);
+            add_loss(out, s);
             mx_str_addf(out, "%s%s", *arrow(p) ? " " : "", arrow(p));
         }
         break;
@@ -253,8 +253,8 @@ void mx_progress_plain(const mx_progress_state *s, mx_str *out)
     mx_str_addf(out, "step %lld", (long long)s->step);
     if (s->steps > 0)
         mx_str_addf(out, "/%lld", (long long)s->steps);
-    mx_str_add(out, "  loss ");
-    add_loss(out, s->loss);
+    mx_str_add(out, "  ");
+    add_loss(out, s);
     if (isfinite(s->tokens_per_s)) {
         mx_str_add(out, "  ");
         add_rate(out, s->tokens_per_s);

@@ -345,6 +345,7 @@ const mx_objective mx_objective_grpo = {
     .place = 7,
     .rows = MX_ROWS_SAMPLED,
     .balances = true,
+    .followed = "reward",
     .rows_each = rows_each,
     .read = read,
     .loss = mx_grpo_build,

@@ -53,6 +53,11 @@ MX_TEST(progress_line_shows_everything_when_wide)
     MX_CHECK(strstr(mx_str_text(&out), "[===>            ] | loss 3.2140 v #") != NULL, "%s",
              mx_str_text(&out));
     mx_str_fini(&out);
+    mx_progress_state rewarded = state;
+    rewarded.loss_name = "reward";
+    mx_progress_line(&p, &rewarded, 200, &out);
+    MX_CHECK(strstr(mx_str_text(&out), "| reward 3.2140 v") != NULL, "%s", mx_str_text(&out));
+    mx_str_fini(&out);
 }
 
 MX_TEST(progress_line_never_exceeds_the_width)

@@ -89,6 +89,7 @@ struct mx_objective {
     bool (*answers_last)(const mx_config *c); /* as in mx_encoder; NULL: no */
     bool mean_of_microbatches; /* the loss is the mean of theirs, each a mean over what it has */
     bool balances; /* TRL adds the model's balance loss of experts, whatever its config says */
+    const char *followed; /* of `report`: the number on the status line; NULL: the loss */
     bool is_nll; /* the loss is a mean over tokens of -log p: perplexity means something */
     /* Reads its keys into a struct in the arena; NULL: it has none. */
     mx_status (*read)(const mx_config *c, mx_arena *a, const void **settings);

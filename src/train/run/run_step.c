@@ -382,6 +382,17 @@ static double hidden_share(const mx_inflight_step *f)
     return share > 0 ? share : 0;
 }
 
+/* The number of the status line. */
+static double followed(const mx_objective *o, const mx_inflight_step *f, const char **name)
+{
+    for (int i = 0; o && o->followed && i < f->n_host; i++)
+        if (strcmp(f->host[i].name, o->followed) == 0) {
+            *name = o->followed;
+            return f->host[i].value;
+        }
+    return f->loss;
+}
+
 static mx_status report(mx_run *r, const mx_inflight_step *f)
 {
     char state[96];
@@ -389,6 +400,9 @@ static mx_status report(mx_run *r, const mx_inflight_step *f)
     double rate = (double)f->tokens / f->step_s, flops = f->flops / f->step_s;
     double lm = r->loop.has_lm_loss ? sum_of(r, f, LM_LOSS) : f->loss;
     double norm = f->got.value[update_at(r, PARAM_NORM)];
+    const mx_objective *o = r->goal.objective;
+    const char *name = NULL;
+    double shown = followed(o, f, &name);
     r->loop.n_timed++;
     r->loop.mean_step_s =
         r->loop.mean_step_s > 0 ? 0.9 * r->loop.mean_step_s + 0.1 * f->step_s : f->step_s;
@@ -396,12 +410,12 @@ static mx_status report(mx_run *r, const mx_inflight_step *f)
         &r->report.progress,
         &(mx_progress_state){.step = f->step,
                              .steps = r->steps,
-                             .loss = f->loss,
+                             .loss = shown,
+                             .loss_name = name,
                              .tokens_per_s = rate,
                              .mfu = flops / r->report.peak_flops,
                              .eta_s = r->loop.mean_step_s * (double)(r->steps - f->step),
                              .checkpoint = *state ? state : NULL});
-    const mx_objective *o = r->goal.objective;
     const mx_metric m[] = {{"loss", f->loss},
                            {o ? NULL : "lm_loss", lm},
                            {o ? "num_tokens" : NULL, (double)r->at.inputs},
