@@ -61,8 +61,8 @@ run dpo $tiny $wide dataset_path=$post/pairs.jsonl run_name=orpo loss_type=orpo 
 grep -q '"log_odds_ratio"' "$tmp/runs/orpo/metrics.jsonl" || fail "orpo has no odds"
 # shellcheck disable=SC2086
 run grpo $tiny $wide dataset_path=$post/pairs.jsonl run_name=grpo lora.enable_lora=true num_generations=4 max_completion_length=8 max_target_length=32 \
-grep -q '^step 2/2  reward ' "$tmp/out" || fail "the line of a step has no reward"
     reward=format,length reward_pattern='[^a-m]*' task_path=$post/pairs.jsonl task_interval=1 || fail "grpo with an adapter"
+grep -q '^step 2/2  reward ' "$tmp/out" || fail "the line of a step has no reward"
 grep -q '"rewards/format/mean"' "$tmp/runs/grpo/metrics.jsonl" || fail "grpo has no rewards"
 grep -q '"eval/pass@1"' "$tmp/runs/grpo/metrics.jsonl" || fail "grpo answered no tasks"
 run inspect "$tmp/runs/grpo" || fail "inspect of a run with rewards"
