@@ -3,6 +3,7 @@
 
 #include "base/utf8.h"
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 static bool is_obeyed(uint32_t c)
@@ -36,9 +37,12 @@ void mx_print_shown(const char *text, size_t n)
 
 void mx_replace_controls(char *text)
 {
-    for (unsigned char *s = (unsigned char *)text; *s; s++)
-        if ((*s < 0x20 && *s != '\n' && *s != '\t') || *s == 0x7f)
-            *s = '?';
-        else if (*s == 0xc2 && s[1] >= 0x80 && s[1] <= 0x9f) /* those above 0x7f, in UTF-8 */
-            s[0] = s[1] = '?';
+    uint8_t *p = (uint8_t *)text, *end = p + strlen(text);
+    while (p < end) {
+        uint32_t c;
+        int k = mx_utf8_decode(p, end, &c);
+        if (k && is_obeyed(c))
+            memset(p, '?', (size_t)k);
+        p += k ? k : 1;
+    }
 }

@@ -63,11 +63,10 @@ static mx_status restrict_to_states(mx_engine_options *o)
     o->no_prefix_cache = true;
     if (!o->draft_tokens)
         return MX_OK;
-    return mx_fail(
-        MX_USAGE,
-        "%s keeps recurrent states, from which rejected drafts cannot be removed; expected "
-        "speculative_tokens=0",
-        o->model->spec.family->name);
+    return mx_fail(MX_USAGE,
+                   "%s keeps recurrent states, from which rejected drafts cannot be removed; "
+                   "expected speculative_tokens=0",
+                   o->model->spec.family->name);
 }
 
 /* Bytes that the KV cache may take. On the host: a quarter of the free memory. On a GPU: what

@@ -47,25 +47,49 @@ MX_TEST(muon_on_meshes)
     on_meshes(&c, 1e-4);
 }
 
+/* The program of gradients of a fixture's model for rank 0 of a mesh. */
+typedef struct {
+    mx_mesh mesh;
+    mx_axis_rules rules;
+    mx_partition how;
+    mx_model_spec model;
+    mx_hf_dir dir;
+    mx_step step;
+} planned;
+
+static void plan_on(planned *p, const char *mesh, const char *model, mx_step_options o)
+{
+    char path[128];
+    *p = (planned){.mesh = mesh_parse(mesh)};
+    mx_axis_rules_init(&p->rules);
+    p->how = (mx_partition){.mesh = &p->mesh, .rules = &p->rules, .sharding_tolerance = 1};
+    o.kind = MX_STEP_GRADS;
+    o.compile.compute = MX_F32;
+    o.compile.partition = &p->how;
+    snprintf(path, sizeof path, "tests/fixtures/models/%s", model);
+    MX_CHECK_OK(mx_hf_dir_open(&p->dir, path, MX_HF_CONFIG_ONLY));
+    MX_CHECK_OK(mx_model_from_json(&p->model, p->dir.config, path));
+    MX_CHECK_OK(mx_step_plan(&p->step, &p->model, &o));
+}
+
+static void planned_close(planned *p)
+{
+    mx_step_close(&p->step);
+    mx_model_spec_fini(&p->model);
+    mx_hf_dir_close(&p->dir);
+    mx_axis_rules_fini(&p->rules);
+}
+
 /* A weight that was gathered for the forward pass is gathered again for the backward pass. */
 MX_TEST(gathered_weights_are_not_kept)
 {
-    mx_mesh mesh = mesh_parse("fsdp=4");
-    mx_axis_rules rules;
-    mx_model_spec model;
-    mx_hf_dir dir = {0};
-    mx_step step;
+    planned p;
     int again = 0;
-    mx_axis_rules_init(&rules);
-    mx_partition how = {.mesh = &mesh, .rules = &rules, .sharding_tolerance = 1};
-    mx_step_options o = {.kind = MX_STEP_GRADS, .shape = {.batch = 4, .seq = 8},
-                         .compile = {.compute = MX_F32, .partition = &how,
-                                     .remat = {.policy = "none"}}};
-    MX_CHECK_OK(mx_hf_dir_open(&dir, "tests/fixtures/models/llama3", MX_HF_CONFIG_ONLY));
-    MX_CHECK_OK(mx_model_from_json(&model, dir.config, "llama3"));
-    MX_CHECK_OK(mx_step_plan(&step, &model, &o));
-    for (int i = 0; i < step.program.n; i++) {
-        const mx_node *n = step.program.order[i];
+    plan_on(&p, "fsdp=4", "llama3",
+            (mx_step_options){.shape = {.batch = 4, .seq = 8},
+                              .compile = {.remat = {.policy = "none"}}});
+    for (int i = 0; i < p.step.program.n; i++) {
+        const mx_node *n = p.step.program.order[i];
         for (int k = 0; k < n->n_in; k++) {
             const mx_node *x = n->in[k];
             if (!x || x->op != &mx_op_all_gather || x->in[0]->op != &mx_op_variable)
@@ -76,38 +100,21 @@ MX_TEST(gathered_weights_are_not_kept)
         }
     }
     MX_CHECK(again > 0, "no weight is gathered again");
-    mx_step_close(&step);
-    mx_model_spec_fini(&model);
-    mx_hf_dir_close(&dir);
-    mx_axis_rules_fini(&rules);
+    planned_close(&p);
 }
 
 /* Nodes of a data rank's program that bring rows of other ranks. */
 static int brought_rows(const char *model, bool packed)
 {
-    char path[128];
-    mx_mesh mesh = mesh_parse("data=4");
-    mx_axis_rules rules;
-    mx_model_spec spec;
-    mx_hf_dir dir = {0};
-    mx_step step;
+    planned p;
     int n = 0;
-    mx_axis_rules_init(&rules);
-    mx_partition how = {.mesh = &mesh, .rules = &rules, .sharding_tolerance = 1};
-    mx_step_options o = {.kind = MX_STEP_GRADS, .shape = {.batch = 4, .seq = 16, .packed = packed},
-                         .compile = {.compute = MX_F32, .partition = &how}};
-    snprintf(path, sizeof path, "tests/fixtures/models/%s", model);
-    MX_CHECK_OK(mx_hf_dir_open(&dir, path, MX_HF_CONFIG_ONLY));
-    MX_CHECK_OK(mx_model_from_json(&spec, dir.config, path));
-    MX_CHECK_OK(mx_step_plan(&step, &spec, &o));
-    for (int i = 0; i < step.program.n; i++) {
-        const mx_op *op = step.program.order[i]->op;
+    plan_on(&p, "data=4", model,
+            (mx_step_options){.shape = {.batch = 4, .seq = 16, .packed = packed}});
+    for (int i = 0; i < p.step.program.n; i++) {
+        const mx_op *op = p.step.program.order[i]->op;
         n += op == &mx_op_all_gather || op == &mx_op_all_to_all || op == &mx_op_reduce_scatter;
     }
-    mx_step_close(&step);
-    mx_model_spec_fini(&spec);
-    mx_hf_dir_close(&dir);
-    mx_axis_rules_fini(&rules);
+    planned_close(&p);
     return n;
 }
 
