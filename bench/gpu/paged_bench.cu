@@ -7,6 +7,7 @@
 #include "gpu.cuh"
 
 #include "device/cuda/attention/paged_single.cuh"
+#include "ops/paged_split.h"
 
 enum { Q_HEADS = 32, K_HEADS = 8, DIM = 128, POOLS = 8, PAGE = 16 };
 
@@ -63,7 +64,8 @@ static setup make(int n, int context, int most)
     }
     const int64_t span = (int64_t)PAGE * columns;
     p.parts = 1, p.group = Q_HEADS / K_HEADS, p.tile = PAGED_TILE_WARPS * (ROWS / p.group);
-    p.leaf = (int)mx_gpu_paged_leaf(span), p.leaves = (int)mx_gpu_paged_leaves(span); /* of many */
+    p.leaf = (int)mx_gpu_paged_leaf(span) / mx_paged_split(n);
+    p.leaves = (int)mx_gpu_parts(span, p.leaf) + 1;
     p.places = n;
     mx_gpu_paged size = {n, n, Q_HEADS, span, DIM};
     char *work = device_alloc<char>((int64_t)mx_gpu_paged_bytes(&size) * 8);
@@ -110,13 +112,17 @@ int main(void)
 {
     if (!device_present())
         return 0;
-    const int cases[][3] = {{1, 200, 256}, {1, 200, 32768}, {32, 1100, 1200}, {256, 1000, 2000},
-                            {384, 1500, 2000}, {384, 1500, 32768}};
+    const int cases[][3] = {{1, 200, 256}, {1, 200, 32768}, {1, 2000, 4096}, {1, 20000, 32768}, {4, 1000, 2048},
+                            {8, 1000, 2048}, {32, 1100, 1200}, {256, 1000, 2000}, {384, 1500, 2000},
+                            {384, 1500, 32768}};
     for (auto &c : cases) {
         printf("%d answers at %d tokens, at most %d\n", c[0], c[1], c[2]);
         setup s = make(c[0], c[1], c[2]);
-        line("as launched", s,
+        line("by a list", s,
              [&](const mx_cuda_paged &p) { return mx_cuda_paged_singles(&p, 0); });
+        if (mx_cuda_paged_cluster_is_possible(&s.p))
+            line("in clusters", s,
+                 [&](const mx_cuda_paged &p) { return mx_cuda_paged_cluster(&p, 0); });
         line("without the merge", s,
              [&](const mx_cuda_paged &p) { return launch_single<DIM, 4, 3>(p, 264, 0); });
         arrangement<1, 6>(s, 4);
@@ -134,7 +140,7 @@ int main(void)
                 continue;
             setup t = s;
             char name[64];
-            snprintf(name, sizeof name, "as launched, leaves of %d", leaf);
+            snprintf(name, sizeof name, "by a list, leaves of %d", leaf);
             t.p.leaf = leaf, t.p.leaves = (int)mx_gpu_parts((int64_t)PAGE * s.p.columns, leaf) + 1;
             if (leaf < s.p.leaf && s.p.leaf / leaf > 4)
                 continue;

@@ -83,9 +83,10 @@ static mx_status check_memory(mx_run *r)
         mx_progress_say(&r->report.progress, "memory: %s beside the run: %s",
                         mx_format_bytes(a, sizeof a, beside.v[i].bytes), beside.v[i].name);
     r->plan.total += r->plan.beside = mx_beside_bytes(&beside);
-    MX_TRY(
-        mx_plan_check(&r->plan, &r->model, &r->request,
-                      share_of(r, mx_session_memory_available(r->session))));
+    const mx_memory_available left = mx_session_memory_available(r->session);
+    if (!r->plan.traits->host_memory && !r->mesh_rank && left.bytes < INT64_MAX)
+        r->watch.device_free = left.bytes;
+    MX_TRY(mx_plan_check(&r->plan, &r->model, &r->request, share_of(r, left)));
     return check_host(r);
 }
 

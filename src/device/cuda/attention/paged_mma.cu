@@ -25,6 +25,7 @@ extern "C" cudaError_t mx_cuda_paged_mma(const mx_cuda_paged *shape, void *work,
     p.places = p.queries < p.rows ? p.queries : p.rows;
     p.alone = (int32_t *)work;
     p.parts_at = (float *)((char *)work + mx_gpu_aligned_bytes(p.places + 1, sizeof(int32_t)));
-    cudaError_t e = mx_cuda_paged_singles(&p, stream);
+    cudaError_t e = mx_cuda_paged_cluster_is_possible(&p) ? mx_cuda_paged_cluster(&p, stream)
+                                                          : mx_cuda_paged_singles(&p, stream);
     return e == cudaSuccess && p.queries > 1 ? mx_cuda_paged_tiles(&p, stream) : e;
 }

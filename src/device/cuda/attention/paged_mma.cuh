@@ -5,7 +5,8 @@
  * (maximum m, sum l, values o) starts from scratch, and leaves are merged in order. So there are
  * two ways through the same arithmetic:
  *   - a token that stands alone, as in decoding: a warp for each leaf and key head, whose results
- *     are merged after it (paged_single.cu);
+ *     are merged after it (paged_single.cu; of a single token in the same launch,
+ *     paged_cluster.cu);
  *   - tokens of a prompt: a block for a tile of them and a key head, which takes all leaves
  *     (paged_tile.cu).
  * A row's bits are the same both ways and beside any others: rows of a tile do not mix, and keys
@@ -271,8 +272,10 @@ template <class K> static cudaError_t allow_shared(K kernel, size_t bytes)
                                                    cudaSharedmemCarveoutMaxShared);
 }
 
-/* Tokens that stand alone, and those of prompts. */
+/* Tokens that stand alone, a single one in one launch; and those of prompts. */
 cudaError_t mx_cuda_paged_singles(const mx_cuda_paged *p, cudaStream_t stream);
+bool mx_cuda_paged_cluster_is_possible(const mx_cuda_paged *p);
+cudaError_t mx_cuda_paged_cluster(const mx_cuda_paged *p, cudaStream_t stream);
 cudaError_t mx_cuda_paged_tiles(const mx_cuda_paged *p, cudaStream_t stream);
 
 #endif

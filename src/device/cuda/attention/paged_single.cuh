@@ -38,6 +38,12 @@ __device__ __forceinline__ void store_part(const mx_cuda_paged &p, const softmax
     }
 }
 
+/* Leaves of a token at `at` that it sees. */
+__device__ __forceinline__ int leaves_seen(const mx_cuda_paged &p, int at)
+{
+    return at / p.leaf - (int)(first_seen(p, at) / p.leaf) + 1;
+}
+
 /* The list of work, by one warp: of token n, units first[n] to first[n + 1]; its place among those
  * alone. The first block leaves the list of places to merge_kernel. */
 __device__ __forceinline__ void list_alone(const mx_cuda_paged &p, const token_list &tokens,
@@ -49,7 +55,7 @@ __device__ __forceinline__ void list_alone(const mx_cuda_paged &p, const token_l
     for (int n0 = 0; n0 < p.queries; n0 += 32) {
         int n = n0 + (int)lane, at = places.next(tokens, n), units = 0, x = 0;
         if (at >= 0)
-            x = tokens.positions[n], units = x / p.leaf - (int)first_seen(p, x) / p.leaf + 1;
+            x = tokens.positions[n], units = leaves_seen(p, x);
         int sum = units;
         for (int step = 1; step < 32; step *= 2) {
             int below = __shfl_up_sync(~0u, sum, step);
@@ -209,7 +215,48 @@ __global__ void __launch_bounds__(32 * WARPS) single_kernel(const __grid_constan
             ((uint32_t *)p.out)[(int64_t)n * p.q_heads * D / 2 + d] = 0;
 }
 
-/* A warp merges the leaves of one head of one token, in order. */
+/* By one warp: the `leaves` leaves of a head of token n, in order; of its result N times 64 elements,
+ * from element `first` on. */
+template <int D, int N>
+__device__ __forceinline__ void merge_leaves(const mx_cuda_paged &p, int place, int n, int head,
+                                             int leaves, int first)
+{
+    const int at = first + 2 * ((int)threadIdx.x & 31);
+    constexpr int MANY = 16 / N; /* leaves on their way at a time */
+    float m = -INFINITY, l = 0;
+    float2 o[N] = {};
+    for (int from = 0; from < leaves; from += MANY) {
+        const float *part = part_of<D>(p, place, head, from);
+        float2 ml[MANY], y[MANY][N];
+#pragma unroll
+        for (int i = 0; i < MANY; i++, part += D + 2) {
+            const bool there = from + i < leaves;
+            ml[i] = there ? __ldcg((const float2 *)part) : make_float2(0, 0);
+#pragma unroll
+            for (int c = 0; c < N; c++)
+                y[i][c] =
+                    there ? __ldcg((const float2 *)(part + 2 + 64 * c + at)) : make_float2(0, 0);
+        }
+#pragma unroll
+        for (int i = 0; i < MANY; i++) {
+            if (from + i >= leaves)
+                break;
+            merge_scale s = scales_of(m, ml[i].x);
+            m = s.top;
+            l = merged(s, l, ml[i].y);
+#pragma unroll
+            for (int c = 0; c < N; c++)
+                o[c] = make_float2(merged(s, o[c].x, y[i][c].x), merged(s, o[c].y, y[i][c].y));
+        }
+    }
+    float f = final_scale(p, head, m, l);
+    uint16_t *out = (uint16_t *)p.out + ((int64_t)n * p.q_heads + head) * D + at;
+#pragma unroll
+    for (int c = 0; c < N; c++)
+        *(uint32_t *)(out + 64 * c) = pack2(__fmul_rn(o[c].x, f), __fmul_rn(o[c].y, f));
+}
+
+/* A warp merges one head of one token. */
 template <int D>
 __global__ void __launch_bounds__(MERGE_WARPS * 32)
     merge_kernel(const __grid_constant__ mx_cuda_paged p)
@@ -217,34 +264,11 @@ __global__ void __launch_bounds__(MERGE_WARPS * 32)
     let_next_start();
     wait_for_previous();
     const int place = blockIdx.x, head = blockIdx.y * MERGE_WARPS + threadIdx.x / 32;
-    const int lane = threadIdx.x & 31;
     if (place >= p.alone[0] || head >= p.q_heads)
         return;
-    const int n = p.alone[1 + place], at = p.positions[n];
-    const int leaves = at / p.leaf - (int)(first_seen(p, at) / p.leaf) + 1;
-    if (leaves < 2)
-        return;
-    float m = -INFINITY, l = 0;
-    float2 o[D / 64] = {};
-    const float *part = part_of<D>(p, place, head, 0);
-#pragma unroll 8
-    for (int i = 0; i < leaves; i++, part += D + 2) {
-        float2 ml = *(const float2 *)part, y[D / 64];
-#pragma unroll
-        for (int c = 0; c < D / 64; c++)
-            y[c] = *(const float2 *)(part + 2 + 64 * c + 2 * lane);
-        merge_scale s = scales_of(m, ml.x);
-        m = s.top;
-        l = merged(s, l, ml.y);
-#pragma unroll
-        for (int c = 0; c < D / 64; c++)
-            o[c] = make_float2(merged(s, o[c].x, y[c].x), merged(s, o[c].y, y[c].y));
-    }
-    float f = final_scale(p, head, m, l);
-    uint16_t *out = (uint16_t *)p.out + ((int64_t)n * p.q_heads + head) * D + 2 * lane;
-#pragma unroll
-    for (int c = 0; c < D / 64; c++)
-        *(uint32_t *)(out + 64 * c) = pack2(__fmul_rn(o[c].x, f), __fmul_rn(o[c].y, f));
+    const int n = p.alone[1 + place], leaves = leaves_seen(p, p.positions[n]);
+    if (leaves > 1)
+        merge_leaves<D, D / 64>(p, place, n, head, leaves, 0);
 }
 
 template <int D, int WARPS, int STAGES>
