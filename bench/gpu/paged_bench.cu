@@ -112,14 +112,14 @@ int main(void)
 {
     if (!device_present())
         return 0;
-    const int cases[][3] = {{1, 200, 256}, {1, 200, 32768}, {1, 2000, 4096}, {1, 20000, 32768}, {4, 1000, 2048},
-                            {8, 1000, 2048}, {32, 1100, 1200}, {256, 1000, 2000}, {384, 1500, 2000},
+    const int cases[][3] = {{1, 200, 256},     {1, 200, 32768},   {1, 2000, 4096},
+                            {1, 20000, 32768}, {4, 1000, 2048},   {8, 1000, 2048},
+                            {32, 1100, 1200},  {256, 1000, 2000}, {384, 1500, 2000},
                             {384, 1500, 32768}};
     for (auto &c : cases) {
         printf("%d answers at %d tokens, at most %d\n", c[0], c[1], c[2]);
         setup s = make(c[0], c[1], c[2]);
-        line("by a list", s,
-             [&](const mx_cuda_paged &p) { return mx_cuda_paged_singles(&p, 0); });
+        line("by a list", s, [&](const mx_cuda_paged &p) { return mx_cuda_paged_singles(&p, 0); });
         if (mx_cuda_paged_cluster_is_possible(&s.p))
             line("in clusters", s,
                  [&](const mx_cuda_paged &p) { return mx_cuda_paged_cluster(&p, 0); });
@@ -144,8 +144,7 @@ int main(void)
             t.p.leaf = leaf, t.p.leaves = (int)mx_gpu_parts((int64_t)PAGE * s.p.columns, leaf) + 1;
             if (leaf < s.p.leaf && s.p.leaf / leaf > 4)
                 continue;
-            line(name, t,
-                 [&](const mx_cuda_paged &p) { return mx_cuda_paged_singles(&p, 0); });
+            line(name, t, [&](const mx_cuda_paged &p) { return mx_cuda_paged_singles(&p, 0); });
         }
         drop(s);
     }

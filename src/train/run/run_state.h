@@ -140,7 +140,7 @@ typedef struct {
     double opened, compiled;         /* when, seconds since 1970 */
     double read_bytes, read_seconds; /* of the weights of load_parameters_path; 0: none */
     double start_rss_bytes;
-    int64_t device_free; /* of a device with memory of its own, before the run takes any; 0: unknown */
+    int64_t device_free; /* of a device with its own memory, before the run takes any; 0: unknown */
 } mx_run_watching;
 
 typedef struct {

@@ -215,8 +215,8 @@ __global__ void __launch_bounds__(32 * WARPS) single_kernel(const __grid_constan
             ((uint32_t *)p.out)[(int64_t)n * p.q_heads * D / 2 + d] = 0;
 }
 
-/* By one warp: the `leaves` leaves of a head of token n, in order; of its result N times 64 elements,
- * from element `first` on. */
+/* By one warp: the leaves of a head of token n, in order; of its result N times 64 elements, from
+ * element `first` on. */
 template <int D, int N>
 __device__ __forceinline__ void merge_leaves(const mx_cuda_paged &p, int place, int n, int head,
                                              int leaves, int first)
