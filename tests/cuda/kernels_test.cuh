@@ -3,6 +3,7 @@
 #define MX_TESTS_KERNELS_CUH
 
 #include "check.cuh"
+#include "device/cuda/train/adamw8.h"
 #include "gemm_test.cuh"
 
 static void test_xent(int vocab, float cap, float z_loss)
@@ -135,8 +136,75 @@ static void test_sample(float temperature, int top_k, float top_p)
     cudaFree(x), cudaFree(settings), cudaFree(tok);
 }
 
+/* AdamW with moments of 8 bits: weights and largest magnitudes against double, every code among the
+ * nearest ones of its number's sign. The maps are bitsandbytes' but for the last bit. */
+static void test_adamw8(int64_t n)
+{
+    enum { BLOCK = 256, CODES = 256 };
+    std::vector<float> map;
+    for (bool is_signed : {true, false}) {
+        std::vector<float> one = {0, 1};
+        for (int i = 0; i < 7; i++)
+            for (int items = 1 << (is_signed ? i : i + 1), k = 0; k < items; k++) {
+                float x = (float)(pow(10, i - 6) * (0.1 + 0.9 * (k + 0.5) / items));
+                one.push_back(x);
+                if (is_signed)
+                    one.push_back(-x);
+            }
+        std::sort(one.begin(), one.end());
+        map.insert(map.end(), one.begin(), one.end());
+    }
+    const int64_t blocks = (n + BLOCK - 1) / BLOCK;
+    std::vector<uint8_t> hm(n), hv(n);
+    for (int64_t i = 0; i < n; i++)
+        hm[i] = (uint8_t)(i * 89 % CODES), hv[i] = (uint8_t)(i * 57 % CODES);
+    float *w = device_random<float>(n, 1, 1), *g = device_random<float>(n, 2, 1e-3f);
+    float *tops = device_random<float>(2 * blocks, 3, 1e-4f, 3e-4f);
+    uint8_t *m = device_copy(hm), *v = device_copy(hv);
+    const std::vector<float> hyper = {1e-2f, 0.5f, 3, 0};
+    float *device_map = device_copy(map), *device_hyper = device_copy(hyper);
+    const vec w0 = host(w, n), hg = host(g, n), top = host(tops, 2 * blocks);
+    mx_cuda_adamw8_args a = {w,          g,    m,    v,   tops, tops + blocks, device_hyper,
+                             device_map, NULL, n,    0,   0.9,  0.99,          1e-8f,
+                             0,          0.1f, true, true};
+    CU(mx_cuda_adamw8(&a, 0));
+    CU(cudaMemcpy(hm.data(), m, n, cudaMemcpyDeviceToHost));
+    const std::vector<uint8_t> old_v = hv;
+    CU(cudaMemcpy(hv.data(), v, n, cudaMemcpyDeviceToHost));
+    vec want(n), want_top(2 * blocks, 0), mv(2 * n), off(2 * n);
+    for (int64_t i = 0; i < n; i++) {
+        const double x = hg[i] * 0.5, b = i / BLOCK;
+        mv[i] = 0.9 * map[i * 89 % CODES] * top[b] + 0.1 * x;
+        mv[n + i] = 0.99 * map[CODES + old_v[i]] * top[blocks + b] + 0.01 * x * x;
+        const double step =
+            mv[i] / (1 - pow(0.9, 3)) / (sqrt(mv[n + i] / (1 - pow(0.99, 3))) + 1e-8);
+        want[i] = w0[i] - 1e-2 * (step + 0.1 * w0[i]);
+        want_top[b] = std::max(want_top[b], fabs(mv[i]));
+        want_top[blocks + b] = std::max(want_top[blocks + b], mv[n + i]);
+    }
+    for (int64_t i = 0; i < 2 * n; i++) {
+        const double x = mv[i] / want_top[i / n * blocks + i % n / BLOCK];
+        const float *codes = &map[i / n * CODES], got = codes[i < n ? hm[i] : hv[i - n]];
+        double nearest = 2;
+        for (int c = 0; c < CODES; c++)
+            if (x == 0 || (codes[c] < 0) == (x < 0))
+                nearest = std::min(nearest, fabs(codes[c] - x));
+        off[i] = x * got < 0 ? 1 : fabs(got - x) - nearest;
+    }
+    char name[64];
+    snprintf(name, sizeof name, "AdamW of 8 bits, %lld: weights", (long long)n);
+    check(name, rel_error(host(w, n), want), 1e-5);
+    check("  largest magnitudes", rel_error(host(tops, 2 * blocks), want_top), 1e-5);
+    check("  codes, beside the nearest", *std::max_element(off.begin(), off.end()), 1e-6);
+    cudaFree(w), cudaFree(g), cudaFree(tops), cudaFree(m), cudaFree(v);
+    cudaFree(device_map), cudaFree(device_hyper);
+}
+
 static void test_kernels()
 {
+    test_adamw8(1003);
+    test_adamw8(3000000);
+
     for (int m : {1, 2, 3, 4, 5, 6, 7, 8})
         test_gemv(m, 203, 520);
     test_sample(0, 0, 1);
