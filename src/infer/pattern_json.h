@@ -38,6 +38,9 @@ const json_t *mx_schema_find(const json_t *root, const char *path);
  * ('s'tring, 'n'umber, 'a'rray, 'o'bject), 'v'alues, other 'c'omposed schemas, 't'ype, and
  * 'd'escription alone. */
 const char *mx_schema_keyword_of(const json_t *schema, const char *kinds);
+/* Below, at or above 0 as x stands before, with or after y in one order of all values. Values are
+ * equal as JSON Schema has it: 1 and 1.0 are; 2^53 + 1 and 2^53 are not, as integers or reals. */
+int mx_json_order(const json_t *x, const json_t *y);
 /* Whether a value has the type, or one of the types; NULL: any. */
 bool mx_json_has_type(const json_t *v, const json_t *type);
 /* Whether no document that is written from one of the schemas can be one of the other. */

@@ -7,34 +7,71 @@
 #include <math.h>
 #include <string.h>
 
-/* Numbers are the same by value, 1 and 1.0. */
-static bool same_value(const json_t *x, const json_t *y)
+/* --- one order of all JSON values, which says what is equal too --- */
+
+static int order_numbers(const json_t *x, const json_t *y)
 {
-    const char *name;
+    double real = json_real_value(y);
+    json_int_t i = json_integer_value(x), whole;
+    if (json_is_real(x) && json_is_real(y))
+        return (json_real_value(x) > real) - (json_real_value(x) < real);
+    if (json_is_real(x))
+        return -order_numbers(y, x);
+    if (json_is_real(y) && !(real >= -0x1p63 && real < 0x1p63))
+        return real < 0 ? 1 : -1;
+    whole = json_is_real(y) ? (json_int_t)real : json_integer_value(y);
+    if (i == whole && json_is_real(y)) /* where it has a fraction, its whole part is exact */
+        return ((double)whole > real) - ((double)whole < real);
+    return (i > whole) - (i < whole);
+}
+
+/* By the first name, in the order of strcmp, at which the two differ. A member that both have is
+ * looked at once, or the work would double with each level of nesting. */
+static int order_objects(const json_t *x, const json_t *y)
+{
+    const json_t *of[] = {x, y};
+    const char *first = NULL, *name;
+    int result = 0;
+    size_t in_both = 0;
     json_t *v;
-    size_t i;
-    if (json_is_number(x) && json_is_number(y) && json_typeof(x) != json_typeof(y))
-        return json_number_value(x) == json_number_value(y);
-    if (json_typeof(x) != json_typeof(y) || json_array_size(x) != json_array_size(y) ||
-        json_object_size(x) != json_object_size(y))
-        return false;
-    if (!json_is_array(x) && !json_is_object(x))
-        return json_equal(x, y);
-    json_array_foreach((json_t *)x, i, v) if (!same_value(v, json_array_get(y, i))) return false;
-    json_object_foreach((json_t *)x, name, v)
-    {
-        const json_t *other = json_object_get(y, name);
-        if (!other || !same_value(v, other))
-            return false;
-    }
-    return true;
+    for (int side = 0; side < 2 && (side == 0 || in_both < json_object_size(y)); side++)
+        json_object_foreach((json_t *)of[side], name, v)
+        {
+            const json_t *other = json_object_get(of[1 - side], name);
+            in_both += other && side == 0;
+            if ((first && strcmp(name, first) >= 0) || (side && other))
+                continue;
+            int o = other ? mx_json_order(v, other) : side ? 1 : -1;
+            first = o ? name : first;
+            result = o ? o : result;
+        }
+    return result;
+}
+
+int mx_json_order(const json_t *x, const json_t *y)
+{
+    int kind[] = {json_is_real(x) ? JSON_INTEGER : (int)json_typeof(x),
+                  json_is_real(y) ? JSON_INTEGER : (int)json_typeof(y)};
+    size_t n = json_array_size(x), m = json_array_size(y);
+    int o = 0;
+    if (kind[0] != kind[1])
+        return kind[0] < kind[1] ? -1 : 1;
+    if (json_is_number(x))
+        return order_numbers(x, y);
+    if (json_is_string(x))
+        return strcmp(json_string_value(x), json_string_value(y));
+    if (json_is_object(x))
+        return order_objects(x, y);
+    for (size_t i = 0; i < n && i < m && o == 0; i++)
+        o = mx_json_order(json_array_get(x, i), json_array_get(y, i));
+    return o ? o : (n > m) - (n < m);
 }
 
 static bool among(const json_t *list, const json_t *v)
 {
     size_t i;
     const json_t *x;
-    json_array_foreach((json_t *)list, i, x) if (same_value(x, v)) return true;
+    json_array_foreach((json_t *)list, i, x) if (mx_json_order(x, v) == 0) return true;
     return false;
 }
 
@@ -56,56 +93,33 @@ static json_t *types_of(const json_t *schema)
     return all;
 }
 
-/* Equal for values that are the same: a real that is whole is an integer. Gives a reference. */
-static json_t *canonical(const json_t *v)
+static int order_pointers(const void *x, const void *y)
 {
-    double x = json_is_real(v) ? json_real_value(v) : 0.5;
-    json_t *out = json_copy((json_t *)v), *in;
-    const char *name;
-    size_t i;
-    if (x == floor(x) && fabs(x) < 9e18) {
-        json_decref(out);
-        return json_integer((json_int_t)x);
-    }
-    json_array_foreach(out, i, in) json_array_set_new(out, i, canonical(in));
-    json_object_foreach(out, name, in) json_object_set_new(out, name, canonical(in));
-    return out;
-}
-
-/* A text that equal values share. */
-static char *key_of(const json_t *v)
-{
-    json_t *c = canonical(v);
-    char *text = json_dumps(c, JSON_ENCODE_ANY | JSON_COMPACT | JSON_SORT_KEYS);
-    json_decref(c);
-    return text;
+    return mx_json_order(*(json_t *const *)x, *(json_t *const *)y);
 }
 
 /* Elements of x that y has, once each. Gives a reference. */
 static json_t *shared(const json_t *x, const json_t *y)
 {
-    json_t *all = json_array(), *in_y = json_object(), *v;
-    size_t i;
-    if (json_array_size(x) * json_array_size(y) <= 64) {
-        json_array_foreach((json_t *)x, i, v) if (among(y, v) && !among(all, v))
-            json_array_append(all, v);
-        json_decref(in_y);
-        return all;
-    }
-    json_array_foreach((json_t *)y, i, v)
-    {
-        char *text = key_of(v);
-        json_object_set_new(in_y, text, json_true());
-        mx_free(text);
-    }
+    mx_arena scratch = {0};
+    size_t n = 0, i;
+    json_t *all = json_array(), *v;
+    json_t **sorted = MX_NEW_N(&scratch, json_t *, json_array_size(y) + 1);
+    json_array_foreach((json_t *)y, i, v) sorted[i] = v;
+    qsort(sorted, json_array_size(y), sizeof *sorted, order_pointers);
+    for (i = 0; i < json_array_size(y); i++) /* each value once */
+        if (n == 0 || mx_json_order(sorted[n - 1], sorted[i]) != 0)
+            sorted[n++] = sorted[i];
+    bool *taken = MX_NEW_N(&scratch, bool, n + 1);
     json_array_foreach((json_t *)x, i, v)
     {
-        char *text = key_of(v);
-        if (json_object_del(in_y, text) == 0)
+        json_t **found = bsearch(&v, sorted, n, sizeof *sorted, order_pointers);
+        if (found && !taken[found - sorted])
             json_array_append(all, v);
-        mx_free(text);
+        if (found)
+            taken[found - sorted] = true;
     }
-    json_decref(in_y);
+    mx_arena_fini(&scratch);
     return all;
 }
 

@@ -42,7 +42,7 @@ mx_head mx_model_build(mx_graph *g, const mx_model_spec *m, mx_model_shape s, mx
         mx_node *from = mx_input(g, "tokens_from", rows, MX_I32);
         mx_type kept = mx_type_of(MX_I32, MX_SHAPE(1, s.page_rows));
         b->drawn = mx_variable(g, "drawn_before", kept, (mx_var_attr){.kind = MX_VAR_CACHE});
-        b->tokens = mx_follow_drawn(g, b->tokens, from, b->drawn);
+        b->tokens = mx_feed_sampled(g, b->tokens, from, b->drawn);
     }
     if (s.packed || s.cache_len)
         b->positions = mx_axes(axes, mx_input(g, "positions", rows, MX_I32));

@@ -191,7 +191,7 @@ typedef struct {
     double qk_clip;    /* the threshold of QK-clip; 0: none */
     int64_t cache_len; /* 0: no cache */
     int64_t pages, page, page_rows; /* a cache in pages: as in mx_build */
-    bool drawn;                     /* tokens may be those drawn before (ops/follow_drawn.c) */
+    bool drawn;                     /* tokens may be those sampled before (ops/feed_sampled.c) */
     int64_t last;      /* rows whose logits MX_STEP_NEXT gives; 0: one for each of the batch */
     int64_t max_run;   /* with a cache: most tokens that a program on it feeds at once */
     mx_dtype cache_dtype;

@@ -5,6 +5,7 @@
 #include "base/rng.h"
 #include "base/str.h"
 #include "infer/constraint.h"
+#include "infer/pattern_json.h"
 #include <string.h>
 
 static bool matches(mx_automaton *m, const char *text)
@@ -279,6 +280,13 @@ MX_TEST(schemas_hold_documents_to_their_keywords)
          {"{'k':1}", "{'k':2}"},
          {"{'k':3}"}},
         {"{'type':'string','maxLength':2147483647}", {"'abc'"}, {"abc"}},
+        {"{'allOf':[{'enum':[9007199254740993,1,[{'a':2,'b':[]}]]},"
+         "{'enum':[[{'b':[],'a':2.0}],9007199254740992.0,1.0]}]}",
+         {"1", "[{'a':2,'b':[]}]"},
+         {"9007199254740993", "9007199254740992.0", "1.0"}},
+        {"{'oneOf':[{'const':9007199254740993},{'const':9007199254740992.0}]}",
+         {"9007199254740993", "9007199254740992.0"},
+         {"9007199254740992"}},
         {"{'$ref':'#/$defs/a%20b','$defs':{'a b':{'const':1}}}", {"1"}, {"2"}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -300,6 +308,41 @@ MX_TEST(schemas_hold_documents_to_their_keywords)
         mx_automaton_close(m);
         mx_arena_fini(&a);
     }
+}
+
+/* Integers and reals by their exact values, lists by their elements, objects by their members. */
+MX_TEST(json_values_have_one_order)
+{
+    static const char *const groups[] = {
+        "{'a':{'b':1},'c':2}|{'c':2.0,'a':{'b':1}}", "{'a':{'b':1}}", "{'a':{'b':2}}",
+        "{'b':{'b':1}}", "{}", "[]", "[1]|[1.0]", "[1,2]", "[2]", "''", "'a'", "'ab'", "'b'",
+        "-1e300", "-9223372036854775808|-9.223372036854775808e18", "-1.5", "-1|-1.0", "0|-0.0|0.0",
+        "0.5", "9007199254740992|9007199254740992.0", "9007199254740993",
+        "9100000000000000000|9.1e18", "9223372036854775807", "9223372036854775808.0",
+        "1e300", "true", "false", "null",
+    };
+    enum { GROUPS = sizeof groups / sizeof *groups };
+    json_t *v[2 * GROUPS + 2];
+    int group[2 * GROUPS + 2], n = 0;
+    mx_str text = {0};
+    for (int g = 0; g < GROUPS; g++) {
+        char copy[128], *rest = copy, *one;
+        snprintf(copy, sizeof copy, "%s", groups[g]);
+        while ((one = strsep(&rest, "|"))) {
+            v[n] = json_loads(quote(&text, one), JSON_DECODE_ANY, NULL);
+            MX_CHECK(v[n], "%s", one);
+            group[n++] = g;
+        }
+    }
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < n; k++) {
+            int o = mx_json_order(v[i], v[k]), want = group[i] - group[k];
+            MX_CHECK((o > 0) - (o < 0) == (want > 0) - (want < 0), "%s and %s", groups[group[i]],
+                     groups[group[k]]);
+        }
+    for (int i = 0; i < n; i++)
+        json_decref(v[i]);
+    mx_str_fini(&text);
 }
 
 static json_t *numbered(const char *prefix, int n, bool keys)
@@ -335,6 +378,9 @@ MX_TEST(schemas_of_any_size_are_followed)
 {
     mx_str text = {0};
     check_large(json_pack("{s:o}", "enum", numbered("v", 100000, false)), "\"v99999\"");
+    check_large(json_pack("{s:[{s:o}, {s:o}]}", "allOf", "enum", numbered("v", 100000, false),
+                          "enum", numbered("v", 90000, false)),
+                "\"v89999\"");
     check_large(json_pack("{s:o}", "properties", numbered("p", 5000, true)),
                 "{\"p17\":17,\"p4999\": 4999}");
     check_large(json_pack("{s:{s:o}, s:[s,s]}", "properties", "p", numbered("q", 0, true),

@@ -32,7 +32,7 @@ static void build(mx_graph *g, mx_node *n, mx_match *m)
 }
 
 /* The experts' numbers, counted from this rank's first, of rows that came from several ranks. */
-static const mx_node *exchanged_ids(const mx_node *ids)
+static mx_node *exchanged_ids(mx_node *ids)
 {
     while (ids->op == &mx_op_affine || ids->op == &mx_op_cast)
         ids = ids->in[0];
@@ -52,7 +52,7 @@ static bool bias_guard(const mx_rewriter *r, mx_node *n, mx_match *m)
 
 static void bias_build(mx_graph *g, mx_node *n, mx_match *m)
 {
-    mx_node *plan = (mx_node *)exchanged_ids(n->in[0]);
+    mx_node *plan = exchanged_ids(n->in[0]);
     const mx_collective_attr *a = plan->attr;
     mx_match_replace(m, n, mx_embed_grad_parts(g, n, mx_output(g, plan, 2), a->size));
 }

@@ -254,9 +254,9 @@ static void mark(stager *s)
     /* State belongs to the chunk that overwrites it. */
     for (int i = 0; i < s->n; i++)
         for (int k = 0; k < s->order[i]->n_out; k++) {
-            mx_node *old = (mx_node *)mx_node_overwrites(s->order[i], k);
+            const mx_node *old = mx_node_overwrites(s->order[i], k);
             if (old && old->op == &mx_op_variable)
-                old->stage = s->order[i]->stage;
+                s->g->node[old->id]->stage = s->order[i]->stage;
         }
     for (int i = 0; i < s->n; i++) {
         mx_node *x = s->order[i];

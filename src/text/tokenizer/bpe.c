@@ -382,7 +382,7 @@ static void encode_cached(const mx_bpe_target *t, const uint8_t *p, size_t n, co
     encode_keyed(t, p, n, key, cache_set(t->scratch, key));
 }
 
-/* Two rounds: the lines of the cache that the second will read are on their way since the first. */
+/* Two passes: the first prefetches the cache lines that the second reads. */
 void mx_bpe_encode_many(void *target, const uint8_t *p, const uint8_t *const *stop, int n,
                         const uint8_t *end)
 {

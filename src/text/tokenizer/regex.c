@@ -284,8 +284,8 @@ void mx_regex_begin(mx_regex_scratch *s, double seconds)
     s->over = false;
 }
 
-/* The process may have been stopped, or had no time: once the limit has passed on the clock, the
- * same again is given in time of this thread. */
+/* The process may have been stopped, or not been scheduled: when the limit has passed on the clock,
+ * matches may still take as many seconds of this thread's processor time. */
 static void look_at_time(mx_regex_scratch *s)
 {
     if (mx_clock_now() - s->begun < s->limit)

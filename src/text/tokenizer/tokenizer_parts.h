@@ -1,9 +1,10 @@
 /* tokenizer_parts.h - what a tokenizer is made of, for the files that load one.
  *
- * Encoding:  text -> added tokens cut out -> normalizer -> added tokens of the normalized kind cut
- * out -> pre-tokenizer -> model (BPE or unigram) -> prefix and suffix ids. Decoding:  ids -> token
- * texts -> decoder. SentencePiece has its own normalizer and decoding rules (sentencepiece.c)
- * around the same models.
+ *     encoding   text -> added tokens cut out -> normalizer -> added tokens of the normalized kind
+ *                cut out -> pre-tokenizer -> model (BPE or unigram) -> prefix and suffix ids
+ *     decoding   ids -> token texts -> decoder
+ *
+ * SentencePiece has its own normalizer and decoding rules (sentencepiece.c) around the same models.
  */
 #ifndef MX_TEXT_TOKENIZER_PARTS_H
 #define MX_TEXT_TOKENIZER_PARTS_H

@@ -136,8 +136,8 @@ __device__ __forceinline__ void round_all(uint32_t f[16], const float d[32])
 __device__ __forceinline__ void hand_over(const grad_smem &r, const uint32_t f[16], int n, int to,
                                           bool any)
 {
-    int slot = n & (HANDS - 1), lane = threadIdx.x & 31;
-    bar_wait(r.ds_empty + 8 * slot, (n / HANDS & 1) ^ 1);
+    int slot = n & (DS_SLOTS - 1), lane = threadIdx.x & 31;
+    bar_wait(r.ds_empty + 8 * slot, (n / DS_SLOTS & 1) ^ 1);
     if (any) {
         uint32_t at = r.at + AT_DS + slot * DS_BYTES + to, piece = piece_at(lane);
 #pragma unroll
@@ -158,25 +158,25 @@ template <bool SEGS>
 __device__ __forceinline__ void make_dkv(const grad_args &p, const grad_smem &r, int w)
 {
     const int lane = threadIdx.x & 31;
-    int n = 0; /* tiles so far: says the place and the phase in every ring */
+    int n = 0; /* tiles so far: says the slot and the phase in every ring */
 #pragma unroll 1
     for (int m = 0;; m++) {
-        const int place = m & (ITEMS - 1);
-        bar_wait(r.item_full + 8 * place, m / ITEMS & 1);
-        int i = item_in(r, place), k0, first, end, left;
+        const int item_slot = m & (ITEMS - 1);
+        bar_wait(r.item_full + 8 * item_slot, m / ITEMS & 1);
+        int i = item_in(r, item_slot), k0, first, end, left;
         if (i < 0)
             break;
         {
-            grad_item t = item_of<SEGS>(p, r, place, i);
+            grad_item t = item_of<SEGS>(p, r, item_slot, i);
             k0 = t.block * GRAD_KEYS + 64 * w, first = t.first, end = t.end;
             left = p.s.heads_q / p.s.heads_kv * (t.end - t.first);
         }
         uint32_t kf[16], vf[16], pf[16], df[16];
-        const uint32_t slab = r.at + place * 2 * KEYS_BYTES + w * 8192;
+        const uint32_t slab = r.at + item_slot * 2 * KEYS_BYTES + w * 8192;
         hold(kf, slab, piece_at(lane));
         hold(vf, slab + KEYS_BYTES, piece_at(lane));
         float dk[32] = {}, dv[32] = {}, s[32], dp[32];
-        int q = first, was = -1; /* the place of the tile before, still in use */
+        int q = first, was = -1; /* the slot of the tile before, still in use */
 #pragma unroll 1
         for (; left > 0; left--, n++) {
             const int stage = n & (STAGES - 1);
@@ -184,7 +184,7 @@ __device__ __forceinline__ void make_dkv(const grad_args &p, const grad_smem &r,
             const uint32_t ids = r.at + AT_IDS + stage * IDS_BYTES;
             bar_wait(r.rows_full + 8 * stage, n / STAGES & 1);
             const tile_kind kind = kind_of_tile<SEGS>(
-                p, q, k0, ids, r.at + AT_RECORDS + place * RECORD_BYTES + 16 + 8 * w);
+                p, q, k0, ids, r.at + AT_RECORDS + item_slot * RECORD_BYTES + 16 + 8 * w);
             if (kind == TILE_UNSEEN) {
                 wgmma_wait<0>();
                 if (lane == 0 && was >= 0)
@@ -211,7 +211,7 @@ __device__ __forceinline__ void make_dkv(const grad_args &p, const grad_smem &r,
                 settle(s);
                 const uint32_t logs = r.at + AT_STATS + stage * STATS_BYTES + (lane & 3) * 8;
                 if (kind == TILE_MASKED) {
-                    uint32_t keys = r.at + AT_KEY_IDS + place * KEY_IDS_BYTES + 256 * w;
+                    uint32_t keys = r.at + AT_KEY_IDS + item_slot * KEY_IDS_BYTES + 256 * w;
                     score_mask<SEGS> mask(p, q, k0, keys, ids);
                     exps(s, logs, p.scale2, [&](bool see[4], int j) { mask.seen(see, j); });
                 } else {
@@ -239,7 +239,7 @@ __device__ __forceinline__ void make_dkv(const grad_args &p, const grad_smem &r,
         if (lane == 0 && was >= 0)
             bar_arrive(r.rows_empty + 8 * was);
         if (lane == 0)
-            bar_arrive(r.item_empty + 8 * place);
+            bar_arrive(r.item_empty + 8 * item_slot);
         asm volatile("" : "+r"(i)); /* found again rather than kept in registers */
         grad_item t = find_item<NARROW_TILES>(p, i);
         int64_t row = t.block * GRAD_KEYS + 64 * w;

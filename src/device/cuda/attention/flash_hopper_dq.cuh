@@ -14,7 +14,7 @@
  * head come to a tile one after the other leaves little to wait for. All of it is the work of
  * single threads beside group 1, which would lose a step to each way through memory:
  *
- *   two adders   a place of the `out` ring each: wait for the order, part, copy, free, count
+ *   two adders   a slot of the `out` ring each: wait for the order, part, copy, free, count
  *   a fetcher    the sums for the next tile that this item is the last of, a step ahead
  *
  * The order follows items taken earlier, by blocks that run, and adders depend on no other thread
@@ -129,7 +129,7 @@ __device__ __forceinline__ void add_sums(float d[32], uint32_t from)
         d[4 * j] += x.x, d[4 * j + 1] += x.y, d[4 * j + 2] += x.z, d[4 * j + 3] += x.w;
     }
 }
-/* The last part of a tile: dQ. The place of the sums is free once they are in use, so after the
+/* The last part of a tile: dQ. The slot of the sums is free once they are in use, so after the
  * stores: an arrival does not wait for loads. */
 __device__ __forceinline__ void finish_tile(const grad_args &p, const grad_smem &r, float d[32],
                                             const dq_tile &t, bool alone, int parity)
@@ -157,7 +157,7 @@ __device__ __forceinline__ void make_dq(const grad_args &p, const grad_smem &r)
     const uint32_t piece = (threadIdx.x / 32 & 3) * (TILE_BYTES / 4) + lane * 16;
     int parity = 0;
     ring_at<ITEMS> at = {0, 0};
-    ring_at<HANDS> hand = {0, 0};
+    ring_at<DS_SLOTS> ds_at = {0, 0};
     ring_at<OUTS> out = {0, 1};
     for (;; at.step()) {
         bar_wait(r.item_full + 8 * at.slot, at.parity);
@@ -167,20 +167,20 @@ __device__ __forceinline__ void make_dq(const grad_args &p, const grad_smem &r)
         grad_item t = item_of<SEGS>(p, r, at.slot, i);
         uint64_t k = describe_slab(r.at + at.slot * 2 * KEYS_BYTES, KEYS_BYTES);
         for (int h = t.head * group; h < (t.head + 1) * group; h++)
-            for (int q = t.first; q < t.end; q++, hand.step()) {
+            for (int q = t.first; q < t.end; q++, ds_at.step()) {
                 bool half =
                     p.s.causal && (tile_place(p, q) + 1) * GRAD_ROWS <= t.block * GRAD_KEYS + 64;
                 dq_order x = order_of<NARROW_TILES, SEGS>(p, t, q);
                 float d[32];
-                bar_wait(r.ds_full + 8 * hand.slot, hand.parity);
-                uint64_t ds = describe_slab(r.at + AT_DS + hand.slot * DS_BYTES, 8192);
+                bar_wait(r.ds_full + 8 * ds_at.slot, ds_at.parity);
+                uint64_t ds = describe_slab(r.at + AT_DS + ds_at.slot * DS_BYTES, 8192);
                 if (half)
                     multiply_ds<4>(d, ds, k);
                 else
                     multiply_ds<8>(d, ds, k);
                 settle(d);
                 if (lane == 0)
-                    bar_arrive(r.ds_empty + 8 * hand.slot);
+                    bar_arrive(r.ds_empty + 8 * ds_at.slot);
                 if (x.order < x.n - 1) {
                     bar_wait(r.out_empty + 8 * out.slot, out.parity);
                     put_sums(r.at + AT_OUT + out.slot * TILE_BYTES + piece, d);

@@ -159,7 +159,7 @@ template <class F> struct hopper_group {
                         s[4 * j + 2 * e + f] = -INFINITY;
             }
     }
-    /* Scores that have come: capped and masked; the place of their keys let go, but with their mask
+    /* Scores that have come: capped and masked; the slot of their keys freed, but with their mask
      * tensors only when all of those are in use. Moves m where the scores ask for it: true, and
      * what O is to be multiplied by. */
     __device__ __forceinline__ bool finish_scores(int r0, float shrink[2])

@@ -229,7 +229,7 @@ __device__ __forceinline__ void wait_order(const int *added, int order)
     while (parts < order);
     asm volatile("fence.acq_rel.gpu;\nfence.proxy.async.global;" ::: "memory");
 }
-/* Stores the first part and adds the others; returns when the place in shared memory is free. */
+/* Stores the first part and adds the others; returns when its slot in shared memory is free. */
 __device__ __forceinline__ void send_part(float *to, uint32_t from, int order)
 {
     if (order == 0)

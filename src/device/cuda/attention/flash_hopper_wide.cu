@@ -24,20 +24,20 @@
  * Timings, and what was tried: docs/log/gpu-kernels.md.
  *
  * What a block may do to the other's memory: write dS where ds_empty says that both blocks are done
- * with a place, load tiles where rows_empty says so; each arrives at the barriers of both.
+ * with a slot, load tiles where rows_empty says so; each arrives at the barriers of both.
  */
 #include "device/cuda/attention/flash_hopper_grad.cuh"
 
 enum {
-    WIDE = 128, THREADS = 384, STAGES = 2, HANDS = 2, /* places in the rings of tiles and of dS */
+    WIDE = 128, THREADS = 384, STAGES = 2, DS_SLOTS = 2, /* slots of the rings of tiles and of dS */
     SLAB = GRAD_KEYS * 128, ROWS_SLAB = GRAD_ROWS * 128, /* bytes of 64 columns */
     KEYS_BYTES = 2 * SLAB, ROWS_BYTES = 2 * ROWS_SLAB, STATS_BYTES = GRAD_ROWS * 8,
     PART_BYTES = GRAD_KEYS * GRAD_ROWS * 2, DS_BYTES = 2 * PART_BYTES, /* dS of both blocks */
     AT_VALUES = KEYS_BYTES, AT_OTHER = 2 * KEYS_BYTES, AT_ROWS = AT_OTHER + SLAB,
-    AT_DS = AT_ROWS + STAGES * 2 * ROWS_BYTES, AT_STATS = AT_DS + HANDS * DS_BYTES,
+    AT_DS = AT_ROWS + STAGES * 2 * ROWS_BYTES, AT_STATS = AT_DS + DS_SLOTS * DS_BYTES,
     AT_RECORD = AT_STATS + STAGES * STATS_BYTES, AT_IDS = AT_RECORD + RECORD_BYTES,
     AT_KEY_IDS = AT_IDS + STAGES * IDS_BYTES, AT_BARS = AT_KEY_IDS + KEY_IDS_BYTES,
-    BARS = 1 + 2 * (1 + STAGES + HANDS) + HANDS, AT_ITEM = AT_BARS + BARS * 8,
+    BARS = 1 + 2 * (1 + STAGES + DS_SLOTS) + DS_SLOTS, AT_ITEM = AT_BARS + BARS * 8,
     SMEM_BYTES = AT_ITEM + 8 + 1024
 };
 
@@ -48,7 +48,7 @@ struct wide_smem {
     int rank;
 };
 
-/* The item of a round, -1: none. The first block takes it and leaves it in both; two places, as the
+/* The item of a round, -1: none. The first block takes it and leaves it in both; two slots, as the
  * other block may still be at the end of the round before. */
 __device__ __forceinline__ int take_item(const grad_args &p, const wide_smem &r, int round)
 {
@@ -174,9 +174,9 @@ template <bool SEGS> struct wide_group {
     float dk[64], dv[64], s[32], dp[32];
     uint32_t pf[16], df[16];
     ring_at<STAGES> stage, was;  /* of this tile and of the one before */
-    ring_at<HANDS> hand, last;
+    ring_at<DS_SLOTS> ds_at, last;
     uint64_t keys, values, columns[2]; /* the last: of K, of the two blocks */
-    bool held; /* the place of the tile before is in use */
+    bool held; /* the slot of the tile before is in use */
 
     __device__ __forceinline__ uint32_t rows() const
     {
@@ -227,7 +227,7 @@ template <bool SEGS> struct wide_group {
             wgmma_n64<true, true>(s, slab_on(ds, i * 2048), slab_on(columns[i / 8], i % 8 * 2048),
                                   i > 0);
     }
-    /* It has come: to an adder, which frees the place. */
+    /* It has come: to an adder, which frees the slot. */
     __device__ __forceinline__ void leave_dq()
     {
         uint32_t part = r.at + AT_DS + last.slot * DS_BYTES + (r.rank ^ 1) * PART_BYTES;
@@ -295,9 +295,9 @@ __device__ __forceinline__ void wide_group<SEGS>::score_grads(uint32_t dots)
 template <bool SEGS>
 __device__ __forceinline__ void wide_group<SEGS>::hand_over()
 {
-    uint32_t slab = r.at + AT_DS + hand.slot * DS_BYTES + r.rank * PART_BYTES + w * 8192;
-    uint32_t full = r.ds_full + 8 * hand.slot;
-    bar_wait(r.ds_empty + 8 * hand.slot, hand.parity ^ 1);
+    uint32_t slab = r.at + AT_DS + ds_at.slot * DS_BYTES + r.rank * PART_BYTES + w * 8192;
+    uint32_t full = r.ds_full + 8 * ds_at.slot;
+    bar_wait(r.ds_empty + 8 * ds_at.slot, ds_at.parity ^ 1);
     store_pairs(slab, df);
     if (lane == 0) {
         if (w == 0 && warp == 0)
@@ -380,8 +380,8 @@ __device__ __forceinline__ void wide_group<SEGS>::do_item(const grad_item &t)
             skip_tile(makes);
         else
             do_tile(q, k0, kind == TILE_MASKED, makes);
-        begun = true, last = hand, was = stage;
-        hand.step(), stage.step();
+        begun = true, last = ds_at, was = stage;
+        ds_at.step(), stage.step();
         if (++q == end)
             q = first;
     }
@@ -400,7 +400,7 @@ template <bool SEGS>
 __device__ __forceinline__ void make_grads(const grad_args &p, const wide_smem &r, int w)
 {
     wide_group<SEGS> g = {p, r, w, (int)(threadIdx.x / 32 & 3), (int)(threadIdx.x & 31)};
-    g.stage = g.was = {0, 0}, g.hand = {0, 0}, g.last = {HANDS - 1, 1};
+    g.stage = g.was = {0, 0}, g.ds_at = {0, 0}, g.last = {DS_SLOTS - 1, 1};
     g.held = false;
     g.keys = describe_slab(r.at + w * 8192, 0);
     g.values = describe_slab(r.at + AT_VALUES + w * 8192, 0);
@@ -441,13 +441,13 @@ __global__ __launch_bounds__(THREADS, 1) void flash_wide_kernel(
     r.rank = cluster_rank();
     r.announced = r.at + AT_BARS, r.item_full = r.announced + 8, r.item_empty = r.item_full + 8;
     r.rows_full = r.item_empty + 8, r.rows_empty = r.rows_full + 8 * STAGES;
-    r.ds_full = r.rows_empty + 8 * STAGES, r.ds_empty = r.ds_full + 8 * HANDS;
-    r.out_full = r.ds_empty + 8 * HANDS;
+    r.ds_full = r.rows_empty + 8 * STAGES, r.ds_empty = r.ds_full + 8 * DS_SLOTS;
+    r.out_full = r.ds_empty + 8 * DS_SLOTS;
     if (threadIdx.x == 0) {
         bar_init(r.announced, 1), bar_init(r.item_full, 1), bar_init(r.item_empty, 8 + 2);
         for (int i = 0; i < STAGES; i++)
             bar_init(r.rows_full + 8 * i, 1), bar_init(r.rows_empty + 8 * i, 16);
-        for (int i = 0; i < HANDS; i++) {
+        for (int i = 0; i < DS_SLOTS; i++) {
             bar_init(r.ds_full + 8 * i, 8), bar_init(r.ds_empty + 8 * i, 2);
             bar_init(r.out_full + 8 * i, 4);
         }

@@ -108,13 +108,13 @@ typedef struct {
     int64_t rows, stride, vocab;
 } mx_sample_rows;
 cudaError_t mx_cuda_sample(const mx_sample_rows *s, cudaStream_t stream);
-/* Tokens of the next batch (ops/follow_drawn.c). */
+/* Tokens of the next batch (ops/feed_sampled.c). */
 typedef struct {
     int32_t *out;
-    const int32_t *tokens, *from, *drawn;
+    const int32_t *tokens, *from, *sampled;
     int64_t n, rows;
-} mx_follow;
-cudaError_t mx_cuda_follow_drawn(const mx_follow *f, cudaStream_t stream);
+} mx_feed_args;
+cudaError_t mx_cuda_feed_sampled(const mx_feed_args *f, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -160,7 +160,7 @@ template <mx_cuda_codes_kind KIND> struct piece_loader {
             scale = o.scale + (size_t)min(row, o.n - 1) * p.groups;
         }
     }
-    /* The next piece to a place of the ring. */
+    /* The next piece to a slot of the ring. */
     __device__ __forceinline__ void next(unsigned at)
     {
         if (tile < p.tiles && piece < p.pieces) {

@@ -65,10 +65,10 @@ struct gelu_grad_epilogue : stream_epilogue<1, 4> {
         float got = __shfl_xor_sync(~0u, upper ? low : high, 16);
         return (upper ? high : low) + got;
     }
-    static __device__ __forceinline__ void look(const args &p, uint32_t place, stream_tile t, int c)
+    static __device__ __forceinline__ void look(const args &p, uint32_t slot, stream_tile t, int c)
     {
         int lane = threadIdx.x & 31, col = t.n + BOX_WIDE * c + 2 * (lane & 15) + (lane >> 4);
-        float sum = sum_of(place);
+        float sum = sum_of(slot);
         if (t.m < p.m && col < p.n)
             p.parts[(int64_t)(t.m / BOX_ROWS) * p.n + col] = sum;
     }

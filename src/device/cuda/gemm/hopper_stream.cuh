@@ -1,16 +1,16 @@
 /* hopper_stream.cuh - an Epilogue of hopper_gemm.cuh that reads tensors as large as the result and
  * writes as many: both by TMA, through shared memory.
  *
- * Each group of warps has a ring of places, each of a box of 64 rows x 32 columns for each of its
+ * Each group of warps has a ring of slots, each of a box of 64 rows x 32 columns for each of its
  * STREAMS. The group reads boxes where they lie, in the layout that its sums have (ldmatrix), and
  * writes over them. A helper warp for each group loads and stores them by TMA, and may read what
- * lies in a place before it is stored. So the group, whose time is critical, deals with neither
+ * lies in a slot before it is stored. So the group, whose time is critical, deals with neither
  * addresses nor edges. Loads by the group's own lanes are
  * slower (docs/log/gpu-kernels.md).
  *
- * Eighth C of any tile is in place C % PLACES, and the ring goes round an even number of times for
- * each tile: places and parities are known to the compiler. The eighths that a group works on in
- * its first tile are of none; the helper warp lets it have places with nothing in them.
+ * Eighth C of any tile is in slot C % SLOTS, and the ring goes round an even number of times for
+ * each tile: slots and parities are known to the compiler. The eighths that a group works on in
+ * its first tile are of none; the helper warp lets it have slots with nothing in them.
  */
 #ifndef MX_DEVICE_CUDA_HOPPER_STREAM_CUH
 #define MX_DEVICE_CUDA_HOPPER_STREAM_CUH
@@ -30,20 +30,20 @@ template <int STREAMS> struct stream_maps {
 };
 
 /* What an Epilogue has beside: args, ready<C> (which begins with arrived<C>), part_of<C> (which
- * ends with done<C>), look(p, place, tile, c), and a `help` that calls serve<Epilogue>. */
-template <int STREAMS, int PLACES> struct stream_epilogue : gemm_epilogue {
+ * ends with done<C>), look(p, slot, tile, c), and a `help` that calls serve<Epilogue>. */
+template <int STREAMS, int SLOTS> struct stream_epilogue : gemm_epilogue {
     typedef stream_maps<STREAMS> maps;
-    enum { PLACE = STREAMS * BOX, SMEM_BYTES = GROUPS * PLACES * (PLACE + 16), HELPERS = GROUPS };
-    static_assert(EIGHTHS % (2 * PLACES) == 0, "parities are the same for each tile");
+    enum { SLOT = STREAMS * BOX, SMEM_BYTES = GROUPS * SLOTS * (SLOT + 16), HELPERS = GROUPS };
+    static_assert(EIGHTHS % (2 * SLOTS) == 0, "parities are the same for each tile");
 
-    /* A place is full when what is read is there, and done when what is written is. */
+    /* A slot is full when what is read is there, and done when what is written is. */
     struct ring_of {
-        uint32_t places, full, done;
+        uint32_t slots, full, done;
         __device__ ring_of(const gemm_smem &r, int group)
         {
-            places = r.spare + group * PLACES * PLACE;
-            full = r.spare + GROUPS * PLACES * PLACE + group * PLACES * 16;
-            done = full + 8 * PLACES;
+            slots = r.spare + group * SLOTS * SLOT;
+            full = r.spare + GROUPS * SLOTS * SLOT + group * SLOTS * 16;
+            done = full + 8 * SLOTS;
         }
     };
 
@@ -55,7 +55,7 @@ template <int STREAMS, int PLACES> struct stream_epilogue : gemm_epilogue {
     {
         for (int g = 0; g < GROUPS; g++) {
             ring_of ring(r, g);
-            for (int i = 0; i < PLACES; i++) {
+            for (int i = 0; i < SLOTS; i++) {
                 bar_init(ring.full + 8 * i, 1);
                 bar_init(ring.done + 8 * i, 4);
             }
@@ -64,7 +64,7 @@ template <int STREAMS, int PLACES> struct stream_epilogue : gemm_epilogue {
     __device__ stream_epilogue(const gemm_smem &r, int g) : ring(r, g)
     {
         int lane = threadIdx.x & 31;
-        mine = ring.places + threadIdx.x / 32 % 4 * 2 * EIGHT_ROWS + lane % 8 * BOX_PITCH +
+        mine = ring.slots + threadIdx.x / 32 % 4 * 2 * EIGHT_ROWS + lane % 8 * BOX_PITCH +
                ((lane / 8) ^ (lane % 8 / 2)) * 16;
     }
     template <class Args>
@@ -82,20 +82,20 @@ template <int STREAMS, int PLACES> struct stream_epilogue : gemm_epilogue {
 
     template <int C> __device__ __forceinline__ void arrived()
     {
-        bar_wait(ring.full + 8 * (C % PLACES), C / PLACES & 1);
+        bar_wait(ring.full + 8 * (C % SLOTS), C / SLOTS & 1);
     }
     /* Of stream k: the words of eight of this warp's rows, the first or the others (h). */
     template <int C> __device__ __forceinline__ void load(uint32_t x[4], int k, int h)
     {
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                      : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                     : "r"(mine + C % PLACES * PLACE + k * BOX + h * EIGHT_ROWS)
+                     : "r"(mine + C % SLOTS * SLOT + k * BOX + h * EIGHT_ROWS)
                      : "memory");
     }
     template <int C> __device__ __forceinline__ void store(const uint32_t x[4], int k, int h)
     {
         asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(
-                         mine + C % PLACES * PLACE + k * BOX + h * EIGHT_ROWS),
+                         mine + C % SLOTS * SLOT + k * BOX + h * EIGHT_ROWS),
                      "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
                      : "memory");
     }
@@ -104,7 +104,7 @@ template <int STREAMS, int PLACES> struct stream_epilogue : gemm_epilogue {
         tma_written();
         __syncwarp();
         if ((threadIdx.x & 31) == 0)
-            bar_arrive(ring.done + 8 * (C % PLACES));
+            bar_arrive(ring.done + 8 * (C % SLOTS));
     }
 
     /* --- the helper --- */
@@ -112,12 +112,12 @@ template <int STREAMS, int PLACES> struct stream_epilogue : gemm_epilogue {
     static __device__ __forceinline__ void bring(const maps &of, const ring_of &ring,
                                                  stream_tile t, int c)
     {
-        uint32_t full = ring.full + 8 * (c % PLACES), to = ring.places + c % PLACES * PLACE;
+        uint32_t full = ring.full + 8 * (c % SLOTS), to = ring.slots + c % SLOTS * SLOT;
         if (t.m < 0) {
             bar_arrive(full);
             return;
         }
-        bar_expect(full, PLACE);
+        bar_expect(full, SLOT);
 #pragma unroll
         for (int k = 0; k < STREAMS; k++)
             tma_load(to + k * BOX, &of.in[k], t.n + BOX_WIDE * c, t.m, 0, 0, full);
@@ -146,19 +146,19 @@ template <int STREAMS, int PLACES> struct stream_epilogue : gemm_epilogue {
         bool first = (threadIdx.x & 31) == 0, more = true;
         stream_tile now, before = {-1, 0};
         if (first)
-            for (int c = 0; c < PLACES; c++)
+            for (int c = 0; c < SLOTS; c++)
                 bring(of, ring, before, c);
         for (int t = r.first; more; t += r.clusters, before = now) {
             more = t < r.tiles;
             tile_at tile = find_tile(s, t, r.mt, r.nt);
             now = {(tile.m * PAIR + r.rank) * TILE_M + group * BOX_ROWS, tile.n * TILE_N};
             for (int c = 0; c < EIGHTHS; c++) {
-                bar_wait(ring.done + 8 * (c % PLACES), c / PLACES & 1);
+                bar_wait(ring.done + 8 * (c % SLOTS), c / SLOTS & 1);
                 if (before.m >= 0)
-                    take_away<Epilogue>(p, of, ring.places + c % PLACES * PLACE, before, c);
-                bool same = c + PLACES < EIGHTHS;
+                    take_away<Epilogue>(p, of, ring.slots + c % SLOTS * SLOT, before, c);
+                bool same = c + SLOTS < EIGHTHS;
                 if (first && (same || more))
-                    bring(of, ring, same ? before : now, (c + PLACES) % EIGHTHS);
+                    bring(of, ring, same ? before : now, (c + SLOTS) % EIGHTHS);
             }
         }
         if (first)

@@ -1,10 +1,10 @@
-/* op_sample.c - sample_token and follow_drawn on the kernels of sample.cu. */
+/* op_sample.c - sample_token and feed_sampled on the kernels of sample.cu. */
 #include "device/cuda/core/context.h"
 #include "device/cuda/core/kernels.h"
 #include "ops/inputs.h"
 
 enum { MX_INPUTS_SAMPLE_TOKEN };
-enum { MX_INPUTS_FOLLOW_DRAWN };
+enum { MX_INPUTS_FEED_SAMPLED };
 
 static mx_status prepare(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
 {
@@ -29,23 +29,23 @@ static mx_status sample_token(mx_cuda *c, const mx_exec_step *s, void *state)
 
 const mx_cuda_op mx_cuda_op_sample_token = {"sample_token", prepare, sample_token, NULL};
 
-static mx_status prepare_follow(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
+static mx_status prepare_feed(mx_cuda *c, const mx_exec_step *s, void **state, size_t *work)
 {
     (void)c, (void)s, (void)state, (void)work;
     return MX_OK;
 }
 
-static mx_status follow_drawn(mx_cuda *c, const mx_exec_step *s, void *state)
+static mx_status feed_sampled(mx_cuda *c, const mx_exec_step *s, void *state)
 {
     const mx_tensor *in = s->call.in;
     (void)state;
-    mx_follow f = {.out = s->call.out[0].data,
-                   .tokens = in[FOLLOW_TOKENS].data,
-                   .from = in[FOLLOW_FROM].data,
-                   .drawn = in[FOLLOW_DRAWN].data,
-                   .n = mx_type_count(&s->call.out[0].type),
-                   .rows = mx_type_count(&in[FOLLOW_DRAWN].type)};
-    return mx_cuda_check(mx_cuda_follow_drawn(&f, c->stream), "follow_drawn");
+    mx_feed_args f = {.out = s->call.out[0].data,
+                      .tokens = in[FEED_TOKENS].data,
+                      .from = in[FEED_FROM].data,
+                      .sampled = in[FEED_SAMPLED].data,
+                      .n = mx_type_count(&s->call.out[0].type),
+                      .rows = mx_type_count(&in[FEED_SAMPLED].type)};
+    return mx_cuda_check(mx_cuda_feed_sampled(&f, c->stream), "feed_sampled");
 }
 
-const mx_cuda_op mx_cuda_op_follow_drawn = {"follow_drawn", prepare_follow, follow_drawn, NULL};
+const mx_cuda_op mx_cuda_op_feed_sampled = {"feed_sampled", prepare_feed, feed_sampled, NULL};

@@ -249,7 +249,7 @@ cudaError_t mx_cuda_sample(const mx_sample_rows *s, cudaStream_t stream)
     return launch_pdl(sample_kernel, (unsigned)s->rows, SAMPLE_THREADS, 0, stream, *s);
 }
 
-__global__ void follow_kernel(const mx_follow f)
+__global__ void feed_kernel(const mx_feed_args f)
 {
     let_next_start();
     wait_for_previous();
@@ -257,10 +257,10 @@ __global__ void follow_kernel(const mx_follow f)
     if (i >= f.n)
         return;
     int32_t from = f.from[i];
-    f.out[i] = from >= 0 && from < f.rows ? max(f.drawn[from], 0) : f.tokens[i];
+    f.out[i] = from >= 0 && from < f.rows ? max(f.sampled[from], 0) : f.tokens[i];
 }
 
-cudaError_t mx_cuda_follow_drawn(const mx_follow *f, cudaStream_t stream)
+cudaError_t mx_cuda_feed_sampled(const mx_feed_args *f, cudaStream_t stream)
 {
-    return launch_pdl(follow_kernel, (unsigned)((f->n + 255) / 256), 256, 0, stream, *f);
+    return launch_pdl(feed_kernel, (unsigned)((f->n + 255) / 256), 256, 0, stream, *f);
 }
