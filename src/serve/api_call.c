@@ -219,6 +219,15 @@ static void make_parts(mx_api_call *c, mx_fields *f)
     c->choices = json_array();
     for (int i = 0; i < c->n_parts; i++)
         json_array_append_new(c->choices, json_null());
+    for (int i = 0; i < c->n_parts && c->pattern && c->served->bytes && !f->param; i++) {
+        mx_status st =
+            mx_constraint_open(&c->part[i].constraint, c->served->bytes, c->pattern);
+        if (st)
+            mx_field_wrong(f, "response_format", "cannot be followed: %s", mx_status_text(st));
+        else
+            mx_constraint_prepare(c->part[i].constraint);
+        mx_status_free(st);
+    }
 }
 
 static void read_all(mx_api_call *c, mx_fields *f)
@@ -282,6 +291,8 @@ void mx_api_call_fini(mx_api_call *c)
     if (c->served)
         mx_adapter_names_release(c->served->adapters, c->o.adapter);
     mx_image_set_release(c->o.images);
+    for (int i = 0; i < c->n_parts; i++)
+        mx_constraint_close(c->part[i].constraint);
     json_decref(c->choices);
     json_decref(c->tools);
     mx_arena_fini(&c->arena);

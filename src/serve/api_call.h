@@ -39,6 +39,7 @@ typedef struct {
     int index;
     int prompt;     /* of which prompt */
     mx_request *r;  /* the engine's; NULL: not admitted, or over */
+    mx_constraint *constraint; /* until it is admitted; NULL: none */
     size_t sent;    /* of a stream: bytes of text */
     int64_t n_ids;  /* tokens whose ids are out, */
     int64_t scored; /* and tokens with log-probabilities that are out, */

@@ -1,4 +1,4 @@
-/* endpoints.c - what is answered at once, without the engine. */
+/* endpoints.c - what is answered without a request of the engine. */
 #include "base/json_doc.h"
 #include "base/version.h"
 #include "infer/prompt.h"
@@ -20,6 +20,12 @@ static void answer_error(mx_exchange *x, const char *message, const char *param)
     x->status = 400;
     mx_error_object(&x->out, mx_api_of_path(x->path),
                     &(mx_api_error){400, message, param, "invalid_value"});
+}
+
+static void answer_unavailable(mx_exchange *x, const char *message)
+{
+    x->status = 503;
+    mx_error_object(&x->out, NULL, &(mx_api_error){503, message, NULL, "unavailable"});
 }
 
 static void answer_no_model(mx_exchange *x, const char *name)
@@ -262,7 +268,29 @@ static void detokenize(mx_exchange *x)
     json_decref(doc);
 }
 
-/* --- adapters: on the engine's thread --- */
+/* --- adapters --- */
+
+typedef struct {
+    mx_adapter_names *names;
+    const char *name;
+    const mx_adapter *adapter;
+} loading;
+
+static mx_status load_on_engine(void *ctx)
+{
+    loading *l = ctx;
+    return mx_adapter_names_load(l->names, l->name, l->adapter);
+}
+
+static mx_status load_from(mx_server *s, const char *name, const char *path)
+{
+    mx_adapter a = {0};
+    mx_status st = mx_adapter_open(&a, path);
+    if (!st)
+        st = mx_server_on_engine(s, load_on_engine, &(loading){s->served->adapters, name, &a});
+    mx_adapter_close(&a);
+    return st;
+}
 
 static void change_adapters(mx_exchange *x, bool loads)
 {
@@ -283,9 +311,11 @@ static void change_adapters(mx_exchange *x, bool loads)
     const char *path = mx_field_text(&f, "lora_path", "");
     mx_status st = MX_OK;
     if (!f.param)
-        st = loads ? mx_adapter_names_load(s->served->adapters, name, path)
+        st = loads ? load_from(s, name, path)
                    : mx_adapter_names_unload(s->served->adapters, name);
-    if (st || f.param)
+    if (mx_status_code(st) == MX_STOPPED)
+        answer_unavailable(x, mx_status_text(st));
+    else if (st || f.param)
         answer_error(x, f.param ? mx_str_text(&f.why) : mx_status_text(st), f.param);
     else
         answer_json(x, json_pack("{s:s, s:s}", "status", "ok", "lora_name", name));
@@ -317,18 +347,18 @@ static void count_tokens(mx_exchange *x)
 
 #define JSON "application/json"
 const mx_endpoint mx_endpoints[] = {
-    {"GET", "/", "text/html; charset=utf-8", true, false, page},
-    {"GET", "/health", JSON, true, false, health},
-    {"GET", "/ping", JSON, true, false, health},
-    {"GET", "/version", JSON, false, false, version},
-    {"GET", "/load", JSON, false, false, load},
-    {"GET", "/metrics", "text/plain; version=0.0.4; charset=utf-8", false, false, metrics},
-    {"GET", "/v1/models", JSON, false, false, models},
-    {"GET", "/v1/models/", JSON, false, false, model}, /* and what is below */
-    {"POST", "/tokenize", JSON, false, false, tokenize},
-    {"POST", "/detokenize", JSON, false, false, detokenize},
-    {"POST", "/v1/messages/count_tokens", JSON, false, false, count_tokens},
-    {"POST", "/v1/load_lora_adapter", JSON, false, true, load_adapter},
-    {"POST", "/v1/unload_lora_adapter", JSON, false, true, unload_adapter},
+    {"GET", "/", "text/html; charset=utf-8", true, page},
+    {"GET", "/health", JSON, true, health},
+    {"GET", "/ping", JSON, true, health},
+    {"GET", "/version", JSON, false, version},
+    {"GET", "/load", JSON, false, load},
+    {"GET", "/metrics", "text/plain; version=0.0.4; charset=utf-8", false, metrics},
+    {"GET", "/v1/models", JSON, false, models},
+    {"GET", "/v1/models/", JSON, false, model}, /* and what is below */
+    {"POST", "/tokenize", JSON, false, tokenize},
+    {"POST", "/detokenize", JSON, false, detokenize},
+    {"POST", "/v1/messages/count_tokens", JSON, false, count_tokens},
+    {"POST", "/v1/load_lora_adapter", JSON, false, load_adapter},
+    {"POST", "/v1/unload_lora_adapter", JSON, false, unload_adapter},
     {0},
 };

@@ -229,6 +229,10 @@ wrong 400 'prompt' /tokenize '{}'
 wrong 404 'nothing at this path' /nothing '{}'
 wrong 400 'multipleOf\" is not supported' $chat "{$hi,\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{\"type\":\"integer\",\"multipleOf\":3}}}}"
 wrong 405 'does not take this method' /health '{}'
+# RFC 9110: 405 says which methods there are.
+allow() { curl -s -i --max-time 60 -X "$1" "$url$2" | tr -d '\r' | sed -n 's/^Allow: //p'; }
+[ "$(allow POST /health)/$(allow GET $c)/$(allow PUT /v1/models/x)/$(allow GET /tokenize)" = 'GET, HEAD/POST/GET, HEAD/POST' ] ||
+    say "Allow: $(allow POST /health)/$(allow GET $c)/$(allow PUT /v1/models/x)/$(allow GET /tokenize)"
 head -c 200000 /dev/zero | tr '\0' ' ' > "$tmp/large"
 wrong 413 'too large' $c "@$tmp/large"
 # A length that is too large is refused by the headers, before any of the body is there.
@@ -258,6 +262,7 @@ grep -q '"completion_tokens":150' "$tmp/last" || say "a request under way was no
 # --- a key ---
 start api_key=secret served_model_name=other max_model_len=250 enable_prefix_caching=false max_concurrent_requests=2 request_seconds=1 drain_seconds=0.1
 wrong 401 'API key' $chat "{$hi}"
+case $(curl -s -w ' %{http_code}' "$url$c" -d "@$tmp/large") in *'API key'*' 401') ;; *) say 'a large body without a key' ;; esac
 got=$(curl -s -H 'Authorization: Bearer wrong!' "$url/v1/models")
 case $got in *'API key'*) ;; *) say "a wrong key: $got" ;; esac
 got=$(curl -s -H 'Authorization: Bearer secret' "$url/v1/models")
