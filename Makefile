@@ -56,6 +56,10 @@ else ifeq ($(MODE),plain) # tests without sanitizers, which GPU drivers do not g
   B := $(BUILD)/plain
   OPT := -O2 -DMX_TEST_BUILD
   LDOPT :=
+else ifeq ($(MODE),tsan) # for tests of threads; setarch -R where the kernel lays out memory too randomly for it
+  B := $(BUILD)/tsan
+  OPT := -O1 -fsanitize=thread -DMX_TEST_BUILD
+  LDOPT := -fsanitize=thread
 else ifeq ($(MODE),fuzz)
   B := $(BUILD)/fuzz
   CC := clang

@@ -170,6 +170,7 @@ static void read_common(mx_api_call *c, mx_fields *f)
     if (so && !c->stream)
         mx_field_wrong(f, "stream_options", "goes only with `stream`");
     c->usage = mx_field_bool(&inner, "include_usage", false);
+    c->usage_so_far = mx_field_bool(&inner, "continuous_usage_stats", false);
     if (inner.param)
         mx_field_wrong(f, "stream_options", "%s", mx_str_text(&inner.why));
     mx_fields_fini(&inner);
@@ -359,14 +360,29 @@ static void add_ids(const mx_api_call *c, mx_part *p, json_t *choice)
     p->n_ids = r->tokens.n;
 }
 
+/* As vLLM's continuous_usage_stats; NULL where it is not asked for. */
+static json_t *usage_so_far(const mx_api_call *c, const mx_part *p)
+{
+    json_int_t prompt = p->r->n_prompt, n = p->r->tokens.n - p->r->n_prompt;
+    return c->usage && c->usage_so_far
+               ? json_pack("{s:I, s:I, s:I}", "prompt_tokens", prompt, "completion_tokens", n,
+                           "total_tokens", prompt + n)
+               : NULL;
+}
+
+static void add_chunk(const mx_api_call *c, const mx_part *p, json_t *choice, mx_str *out)
+{
+    add_document(c, c->api->chunk_object, json_pack("[o]", choice), usage_so_far(c, p), out);
+}
+
 static void stream_piece(mx_api_call *c, mx_part *p, bool last, mx_str *out)
 {
     if (!p->begun && c->api->first)
-        add_document(c, c->api->chunk_object, json_pack("[o]", c->api->first(p)), NULL, out);
+        add_chunk(c, p, c->api->first(p), out);
     json_t *piece = c->api->piece(p, last);
     add_ids(c, p, piece);
     if (piece)
-        add_document(c, c->api->chunk_object, json_pack("[o]", piece), NULL, out);
+        add_chunk(c, p, piece, out);
 }
 
 /* What a part's tokens are worth, each. */

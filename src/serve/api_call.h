@@ -86,6 +86,7 @@ struct mx_api_call {
     const char *model; /* that was asked for: the served one or an adapter */
     int64_t created;
     bool stream, usage; /* usage: in a last chunk of a stream */
+    bool usage_so_far;  /* and, of a choice alone, in each */
     bool ids;           /* token ids of prompts and answers are in the response, too */
     bool echo, logprobs;
     int n_top; /* likeliest tokens shown beside each */

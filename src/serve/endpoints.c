@@ -180,13 +180,18 @@ static bool model_is_here(mx_exchange *x, const json_t *doc)
     return here;
 }
 
-static void answer_ids(mx_exchange *x, const mx_tokens *t)
+/* With `texts`: the tokens by name, too. */
+static void answer_ids(mx_exchange *x, const mx_tokens *t, bool texts)
 {
-    json_t *ids = json_array();
-    for (int64_t i = 0; i < t->n; i++)
+    const mx_served *s = x->server->served;
+    json_t *ids = json_array(), *names = texts ? json_array() : json_null();
+    for (int64_t i = 0; i < t->n; i++) {
         json_array_append_new(ids, json_integer(t->ids[i]));
-    answer_json(x, json_pack("{s:I, s:I, s:o}", "count", (json_int_t)t->n, "max_model_len",
-                             (json_int_t)x->server->served->max_length, "tokens", ids));
+        if (texts)
+            json_array_append_new(names, mx_token_name(s, t->ids[i]));
+    }
+    answer_json(x, json_pack("{s:I, s:I, s:o, s:o}", "count", (json_int_t)t->n, "max_model_len",
+                             (json_int_t)s->max_length, "tokens", ids, "token_strs", names));
 }
 
 static void tokenize_prompt(mx_exchange *x, mx_fields *f)
@@ -196,6 +201,7 @@ static void tokenize_prompt(mx_exchange *x, mx_fields *f)
     mx_tokens t = {0};
     mx_encode_options o = {.add_special = mx_field_bool(f, "add_special_tokens", true),
                            .special_in_text = MX_SPECIAL_PARSE};
+    bool texts = mx_field_bool(f, "return_token_strs", false);
     if (!prompt)
         mx_field_wrong(f, "prompt", "or `messages` must be given");
     mx_field_text(f, "prompt", NULL);
@@ -205,7 +211,7 @@ static void tokenize_prompt(mx_exchange *x, mx_fields *f)
     if (st || f->param)
         answer_error(x, f->param ? mx_str_text(&f->why) : mx_status_text(st), f->param);
     else
-        answer_ids(x, &t);
+        answer_ids(x, &t, texts);
     mx_status_free(st);
     mx_tokens_fini(&t);
 }
@@ -231,7 +237,7 @@ static void tokenize(mx_exchange *x)
         if (model_is_here(x, doc))
             tokenize_prompt(x, &f);
     } else if (read_prompt(x, &mx_api_count_chat, &c)) {
-        answer_ids(x, &c.prompts[0]);
+        answer_ids(x, &c.prompts[0], json_is_true(mx_field_get(&f, "return_token_strs")));
         mx_api_call_fini(&c);
     }
     mx_fields_fini(&f);

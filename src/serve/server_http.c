@@ -151,6 +151,8 @@ static enum MHD_Result queue(mx_exchange *x, struct MHD_Response *r, const char 
                              "'none'");
     if (x->status == 401)
         mhd->add_response_header(r, "WWW-Authenticate", "Bearer");
+    if (x->status == 415)
+        mhd->add_response_header(r, "Accept-Encoding", "identity");
     if (x->status == 405)
         mhd->add_response_header(r, "Allow", x->allowed);
     if (x->status == 429 || x->status == 503)
@@ -191,7 +193,8 @@ static bool key_is_right(const mx_exchange *x)
 {
     const char *key = x->server->o.api_key, *bearer = header(x, "Authorization");
     const char *given =
-        bearer && strncasecmp(bearer, "Bearer ", 7) == 0 ? bearer + 7 : header(x, "x-api-key");
+        bearer && strncasecmp(bearer, "Bearer ", 7) == 0 ? bearer + 7 + strspn(bearer + 7, " ")
+                                                         : header(x, "x-api-key");
     if (!key || !*key)
         return true;
     if (!given)
@@ -288,6 +291,36 @@ static bool length_is_clear(const mx_exchange *x)
     return n <= 1;
 }
 
+/* What the headers say that is not taken, before the body is there (RFC 9110, 9112). */
+static bool headers_are_wrong(mx_exchange *x, const char *version, enum MHD_Result *answer)
+{
+    const char *coding = header(x, "Content-Encoding"), *transfer = header(x, "Transfer-Encoding");
+    bool coded = coding && *coding && strcasecmp(coding, "identity") != 0;
+    if (!length_is_clear(x))
+        *answer = queue_error(x, 400, "the request says more than once how long its body is",
+                              "invalid_length");
+    else if (strcmp(version, "HTTP/1.1") == 0 && !header(x, "Host"))
+        *answer = queue_error(x, 400, "a request of HTTP/1.1 must have a Host", "invalid_host");
+    else if (transfer && strcasecmp(transfer, "chunked") != 0)
+        *answer = queue_error(x, 501, "the one Transfer-Encoding that is taken is chunked",
+                              "transfer_encoding");
+    else if (coded)
+        *answer = queue_error(x, 415, "a compressed body is not taken; send it as it is",
+                              "content_encoding");
+    else
+        return false;
+    return true;
+}
+
+/* The path of "http://HOST/PATH", which proxies ask for, as of "/PATH". */
+static const char *path_of(const char *url)
+{
+    if (strncasecmp(url, "http://", 7) != 0)
+        return url;
+    const char *slash = strchr(url + 7, '/');
+    return slash ? slash : "/";
+}
+
 /* Keeps a piece of the body. Large bodies of all requests together have a limit: connections that
  * send one slowly could otherwise take any memory. Of a client without the key nothing is kept. */
 static void keep_body(mx_exchange *x, const char *data, size_t n)
@@ -339,7 +372,6 @@ static enum MHD_Result handle(void *ctx, struct MHD_Connection *connection, cons
 {
     mx_server *s = ctx;
     mx_exchange *x = *state;
-    (void)version;
     if (!x) {
         *state = x = mx_realloc(NULL, sizeof *x);
         *x = (mx_exchange){
@@ -347,9 +379,9 @@ static enum MHD_Result handle(void *ctx, struct MHD_Connection *connection, cons
         pthread_mutex_init(&x->lock, NULL);
         x->path = url;
         x->trusted = key_is_right(x);
-        if (!length_is_clear(x))
-            return queue_error(x, 400, "the request says more than once how long its body is",
-                               "invalid_length");
+        enum MHD_Result answer;
+        if (headers_are_wrong(x, version, &answer))
+            return answer;
         const char *length = header(x, "Content-Length"); /* checked by libmicrohttpd */
         if (length && strtoull(length, NULL, 10) > (unsigned long long)s->o.body_bytes)
             return queue_refusal(x, 413); /* before it is sent */
@@ -362,7 +394,7 @@ static enum MHD_Result handle(void *ctx, struct MHD_Connection *connection, cons
     }
     if (x->refused)
         return queue_refusal(x, x->refused);
-    return x->routed ? queue_given(x) : route(x, method, url);
+    return x->routed ? queue_given(x) : route(x, method, path_of(url));
 }
 
 /* The connection lets go: the answer is out, or no longer wanted. */
