@@ -13,7 +13,7 @@
 #   make test-extend every extension of docs/extending.md, its CUDA kernel too
 #   make test-slurm a run of two tasks through a real Slurm on this machine; needs root and Debian's Slurm
 #   make test-roundtrip  decode(encode(x)) = x on ten million random texts for each byte-level tokenizer
-#   make test-clients  the openai client and lm-eval of PYTHON against a server, where PYTHON has them
+#   make test-clients  the clients of OpenAI and Anthropic and lm-eval of PYTHON against a server, where PYTHON has them
 #   make test-page  the page in a headless Chromium, where there is one; SHOT=FILE.png takes a picture
 #   make fuzz-http  a server under requests and schemas that are nearly right, for FUZZ_SECONDS
 #   make screenshot docs/page.png, the page with the model MODEL
@@ -56,6 +56,10 @@ else ifeq ($(MODE),plain) # tests without sanitizers, which GPU drivers do not g
   B := $(BUILD)/plain
   OPT := -O2 -DMX_TEST_BUILD
   LDOPT :=
+else ifeq ($(MODE),tsan) # for tests of threads; setarch -R where the kernel lays out memory too randomly for it
+  B := $(BUILD)/tsan
+  OPT := -O1 -fsanitize=thread -DMX_TEST_BUILD
+  LDOPT := -fsanitize=thread
 else ifeq ($(MODE),fuzz)
   B := $(BUILD)/fuzz
   CC := clang

@@ -85,6 +85,16 @@ static bool takes_images(const mx_config *c, const mx_model_spec *m)
     return m->family->images && mx_config_int(c, "max_images") > 0;
 }
 
+static mx_status load_adapter(mx_adapter_names *names, const given_adapter *given)
+{
+    mx_adapter a = {0};
+    mx_status st = mx_adapter_open(&a, given->path);
+    if (!st)
+        st = mx_adapter_names_load(names, given->name, &a);
+    mx_adapter_close(&a);
+    return st;
+}
+
 typedef struct {
     mx_model_text *m;
     mx_invocation *inv;
@@ -134,7 +144,7 @@ static mx_status serve(void *ctx, mx_engine *e)
     MX_TRY_OUT(st, mx_signals_install(NULL));
     MX_TRY_OUT(st, read_adapters(c, &m->arena, &given, &n));
     for (int i = 0; i < n; i++)
-        MX_TRY_OUT(st, mx_adapter_names_load(served.adapters, given[i].name, given[i].path));
+        MX_TRY_OUT(st, load_adapter(served.adapters, &given[i]));
     MX_TRY_OUT(st, mx_token_bytes_open(&bytes, m->tok, served.vocab));
     served.bytes = bytes;
     MX_TRY_OUT(st, mx_server_open(&s, e, &served, &so));

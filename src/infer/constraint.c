@@ -208,6 +208,11 @@ static const mask *mask_of(mx_constraint *c)
     return m;
 }
 
+void mx_constraint_prepare(mx_constraint *c)
+{
+    mask_of(c);
+}
+
 const uint32_t *mx_constraint_mask(mx_constraint *c, const int32_t *stop_ids, int n_stop_ids)
 {
     const mask *m = mask_of(c);

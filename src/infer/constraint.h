@@ -21,6 +21,9 @@ typedef struct mx_constraint mx_constraint;
 mx_status mx_constraint_open(mx_constraint **out, const mx_token_bytes *b,
                              const mx_pattern *p) MX_MUST_USE;
 void mx_constraint_close(mx_constraint *c); /* NULL is a no-op */
+/* Makes the mask of where it stands, which costs a walk over the vocabulary, before it is asked
+ * for. */
+void mx_constraint_prepare(mx_constraint *c);
 /* A bit for each token that may come next; those of stop_ids may where the text is whole. NULL:
  * none may, the vocabulary cannot spell what has to follow. Valid until the next call. */
 const uint32_t *mx_constraint_mask(mx_constraint *c, const int32_t *stop_ids, int n_stop_ids);

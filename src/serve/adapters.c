@@ -80,18 +80,14 @@ static int64_t choose(const mx_adapter_names *n, const char *name, mx_status *wh
     return 0;
 }
 
-mx_status mx_adapter_names_load(mx_adapter_names *n, const char *name, const char *path)
+mx_status mx_adapter_names_load(mx_adapter_names *n, const char *name, const mx_adapter *a)
 {
-    mx_adapter a = {0};
     mx_status st = MX_OK;
     pthread_mutex_lock(&n->lock);
     int64_t i = choose(n, name, &st);
     pthread_mutex_unlock(&n->lock);
     if (!st)
-        st = mx_adapter_open(&a, path);
-    if (!st)
-        st = mx_engine_adapt(n->engine, i, &a);
-    mx_adapter_close(&a);
+        st = mx_engine_adapt(n->engine, i, a);
     if (st)
         return st;
     pthread_mutex_lock(&n->lock);

@@ -19,8 +19,8 @@ void mx_adapter_names_close(mx_adapter_names *n); /* NULL is a no-op */
 int64_t mx_adapter_names_hold(mx_adapter_names *n, const char *name);
 void mx_adapter_names_release(mx_adapter_names *n, int64_t slot); /* 0 is a no-op */
 /* Refused: a name that is taken, no free slot, what mx_engine_adapt refuses. */
-mx_status mx_adapter_names_load(mx_adapter_names *n, const char *name, const char *path)
-    MX_MUST_USE;
+mx_status mx_adapter_names_load(mx_adapter_names *n, const char *name,
+                                const mx_adapter *a) MX_MUST_USE;
 mx_status mx_adapter_names_unload(mx_adapter_names *n, const char *name) MX_MUST_USE;
 /* Calls `each` for every adapter that has a name, with how many calls hold it. */
 void mx_adapter_names_each(mx_adapter_names *n,

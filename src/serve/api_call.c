@@ -170,6 +170,7 @@ static void read_common(mx_api_call *c, mx_fields *f)
     if (so && !c->stream)
         mx_field_wrong(f, "stream_options", "goes only with `stream`");
     c->usage = mx_field_bool(&inner, "include_usage", false);
+    c->usage_so_far = mx_field_bool(&inner, "continuous_usage_stats", false);
     if (inner.param)
         mx_field_wrong(f, "stream_options", "%s", mx_str_text(&inner.why));
     mx_fields_fini(&inner);
@@ -219,6 +220,15 @@ static void make_parts(mx_api_call *c, mx_fields *f)
     c->choices = json_array();
     for (int i = 0; i < c->n_parts; i++)
         json_array_append_new(c->choices, json_null());
+    for (int i = 0; i < c->n_parts && c->pattern && c->served->bytes && !f->param; i++) {
+        mx_status st =
+            mx_constraint_open(&c->part[i].constraint, c->served->bytes, c->pattern);
+        if (st)
+            mx_field_wrong(f, "response_format", "cannot be followed: %s", mx_status_text(st));
+        else
+            mx_constraint_prepare(c->part[i].constraint);
+        mx_status_free(st);
+    }
 }
 
 static void read_all(mx_api_call *c, mx_fields *f)
@@ -282,6 +292,8 @@ void mx_api_call_fini(mx_api_call *c)
     if (c->served)
         mx_adapter_names_release(c->served->adapters, c->o.adapter);
     mx_image_set_release(c->o.images);
+    for (int i = 0; i < c->n_parts; i++)
+        mx_constraint_close(c->part[i].constraint);
     json_decref(c->choices);
     json_decref(c->tools);
     mx_arena_fini(&c->arena);
@@ -348,14 +360,29 @@ static void add_ids(const mx_api_call *c, mx_part *p, json_t *choice)
     p->n_ids = r->tokens.n;
 }
 
+/* As vLLM's continuous_usage_stats; NULL where it is not asked for. */
+static json_t *usage_so_far(const mx_api_call *c, const mx_part *p)
+{
+    json_int_t prompt = p->r->n_prompt, n = p->r->tokens.n - p->r->n_prompt;
+    return c->usage && c->usage_so_far
+               ? json_pack("{s:I, s:I, s:I}", "prompt_tokens", prompt, "completion_tokens", n,
+                           "total_tokens", prompt + n)
+               : NULL;
+}
+
+static void add_chunk(const mx_api_call *c, const mx_part *p, json_t *choice, mx_str *out)
+{
+    add_document(c, c->api->chunk_object, json_pack("[o]", choice), usage_so_far(c, p), out);
+}
+
 static void stream_piece(mx_api_call *c, mx_part *p, bool last, mx_str *out)
 {
     if (!p->begun && c->api->first)
-        add_document(c, c->api->chunk_object, json_pack("[o]", c->api->first(p)), NULL, out);
+        add_chunk(c, p, c->api->first(p), out);
     json_t *piece = c->api->piece(p, last);
     add_ids(c, p, piece);
     if (piece)
-        add_document(c, c->api->chunk_object, json_pack("[o]", piece), NULL, out);
+        add_chunk(c, p, piece, out);
 }
 
 /* What a part's tokens are worth, each. */

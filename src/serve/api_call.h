@@ -39,6 +39,7 @@ typedef struct {
     int index;
     int prompt;     /* of which prompt */
     mx_request *r;  /* the engine's; NULL: not admitted, or over */
+    mx_constraint *constraint; /* until it is admitted; NULL: none */
     size_t sent;    /* of a stream: bytes of text */
     int64_t n_ids;  /* tokens whose ids are out, */
     int64_t scored; /* and tokens with log-probabilities that are out, */
@@ -85,6 +86,7 @@ struct mx_api_call {
     const char *model; /* that was asked for: the served one or an adapter */
     int64_t created;
     bool stream, usage; /* usage: in a last chunk of a stream */
+    bool usage_so_far;  /* and, of a choice alone, in each */
     bool ids;           /* token ids of prompts and answers are in the response, too */
     bool echo, logprobs;
     int n_top; /* likeliest tokens shown beside each */

@@ -1,4 +1,4 @@
-/* endpoints.c - what is answered at once, without the engine. */
+/* endpoints.c - what is answered without a request of the engine. */
 #include "base/json_doc.h"
 #include "base/version.h"
 #include "infer/prompt.h"
@@ -20,6 +20,12 @@ static void answer_error(mx_exchange *x, const char *message, const char *param)
     x->status = 400;
     mx_error_object(&x->out, mx_api_of_path(x->path),
                     &(mx_api_error){400, message, param, "invalid_value"});
+}
+
+static void answer_unavailable(mx_exchange *x, const char *message)
+{
+    x->status = 503;
+    mx_error_object(&x->out, NULL, &(mx_api_error){503, message, NULL, "unavailable"});
 }
 
 static void answer_no_model(mx_exchange *x, const char *name)
@@ -174,13 +180,18 @@ static bool model_is_here(mx_exchange *x, const json_t *doc)
     return here;
 }
 
-static void answer_ids(mx_exchange *x, const mx_tokens *t)
+/* With `texts`: the tokens by name, too. */
+static void answer_ids(mx_exchange *x, const mx_tokens *t, bool texts)
 {
-    json_t *ids = json_array();
-    for (int64_t i = 0; i < t->n; i++)
+    const mx_served *s = x->server->served;
+    json_t *ids = json_array(), *names = texts ? json_array() : json_null();
+    for (int64_t i = 0; i < t->n; i++) {
         json_array_append_new(ids, json_integer(t->ids[i]));
-    answer_json(x, json_pack("{s:I, s:I, s:o}", "count", (json_int_t)t->n, "max_model_len",
-                             (json_int_t)x->server->served->max_length, "tokens", ids));
+        if (texts)
+            json_array_append_new(names, mx_token_name(s, t->ids[i]));
+    }
+    answer_json(x, json_pack("{s:I, s:I, s:o, s:o}", "count", (json_int_t)t->n, "max_model_len",
+                             (json_int_t)s->max_length, "tokens", ids, "token_strs", names));
 }
 
 static void tokenize_prompt(mx_exchange *x, mx_fields *f)
@@ -190,6 +201,7 @@ static void tokenize_prompt(mx_exchange *x, mx_fields *f)
     mx_tokens t = {0};
     mx_encode_options o = {.add_special = mx_field_bool(f, "add_special_tokens", true),
                            .special_in_text = MX_SPECIAL_PARSE};
+    bool texts = mx_field_bool(f, "return_token_strs", false);
     if (!prompt)
         mx_field_wrong(f, "prompt", "or `messages` must be given");
     mx_field_text(f, "prompt", NULL);
@@ -199,7 +211,7 @@ static void tokenize_prompt(mx_exchange *x, mx_fields *f)
     if (st || f->param)
         answer_error(x, f->param ? mx_str_text(&f->why) : mx_status_text(st), f->param);
     else
-        answer_ids(x, &t);
+        answer_ids(x, &t, texts);
     mx_status_free(st);
     mx_tokens_fini(&t);
 }
@@ -225,7 +237,7 @@ static void tokenize(mx_exchange *x)
         if (model_is_here(x, doc))
             tokenize_prompt(x, &f);
     } else if (read_prompt(x, &mx_api_count_chat, &c)) {
-        answer_ids(x, &c.prompts[0]);
+        answer_ids(x, &c.prompts[0], json_is_true(mx_field_get(&f, "return_token_strs")));
         mx_api_call_fini(&c);
     }
     mx_fields_fini(&f);
@@ -262,7 +274,29 @@ static void detokenize(mx_exchange *x)
     json_decref(doc);
 }
 
-/* --- adapters: on the engine's thread --- */
+/* --- adapters --- */
+
+typedef struct {
+    mx_adapter_names *names;
+    const char *name;
+    const mx_adapter *adapter;
+} loading;
+
+static mx_status load_on_engine(void *ctx)
+{
+    loading *l = ctx;
+    return mx_adapter_names_load(l->names, l->name, l->adapter);
+}
+
+static mx_status load_from(mx_server *s, const char *name, const char *path)
+{
+    mx_adapter a = {0};
+    mx_status st = mx_adapter_open(&a, path);
+    if (!st)
+        st = mx_server_on_engine(s, load_on_engine, &(loading){s->served->adapters, name, &a});
+    mx_adapter_close(&a);
+    return st;
+}
 
 static void change_adapters(mx_exchange *x, bool loads)
 {
@@ -283,9 +317,11 @@ static void change_adapters(mx_exchange *x, bool loads)
     const char *path = mx_field_text(&f, "lora_path", "");
     mx_status st = MX_OK;
     if (!f.param)
-        st = loads ? mx_adapter_names_load(s->served->adapters, name, path)
+        st = loads ? load_from(s, name, path)
                    : mx_adapter_names_unload(s->served->adapters, name);
-    if (st || f.param)
+    if (mx_status_code(st) == MX_STOPPED)
+        answer_unavailable(x, mx_status_text(st));
+    else if (st || f.param)
         answer_error(x, f.param ? mx_str_text(&f.why) : mx_status_text(st), f.param);
     else
         answer_json(x, json_pack("{s:s, s:s}", "status", "ok", "lora_name", name));
@@ -317,18 +353,18 @@ static void count_tokens(mx_exchange *x)
 
 #define JSON "application/json"
 const mx_endpoint mx_endpoints[] = {
-    {"GET", "/", "text/html; charset=utf-8", true, false, page},
-    {"GET", "/health", JSON, true, false, health},
-    {"GET", "/ping", JSON, true, false, health},
-    {"GET", "/version", JSON, false, false, version},
-    {"GET", "/load", JSON, false, false, load},
-    {"GET", "/metrics", "text/plain; version=0.0.4; charset=utf-8", false, false, metrics},
-    {"GET", "/v1/models", JSON, false, false, models},
-    {"GET", "/v1/models/", JSON, false, false, model}, /* and what is below */
-    {"POST", "/tokenize", JSON, false, false, tokenize},
-    {"POST", "/detokenize", JSON, false, false, detokenize},
-    {"POST", "/v1/messages/count_tokens", JSON, false, false, count_tokens},
-    {"POST", "/v1/load_lora_adapter", JSON, false, true, load_adapter},
-    {"POST", "/v1/unload_lora_adapter", JSON, false, true, unload_adapter},
+    {"GET", "/", "text/html; charset=utf-8", true, page},
+    {"GET", "/health", JSON, true, health},
+    {"GET", "/ping", JSON, true, health},
+    {"GET", "/version", JSON, false, version},
+    {"GET", "/load", JSON, false, load},
+    {"GET", "/metrics", "text/plain; version=0.0.4; charset=utf-8", false, metrics},
+    {"GET", "/v1/models", JSON, false, models},
+    {"GET", "/v1/models/", JSON, false, model}, /* and what is below */
+    {"POST", "/tokenize", JSON, false, tokenize},
+    {"POST", "/detokenize", JSON, false, detokenize},
+    {"POST", "/v1/messages/count_tokens", JSON, false, count_tokens},
+    {"POST", "/v1/load_lora_adapter", JSON, false, load_adapter},
+    {"POST", "/v1/unload_lora_adapter", JSON, false, unload_adapter},
     {0},
 };

@@ -67,6 +67,29 @@ typedef struct {
     json_t *parts, *calls, *results;
 } blocks;
 
+/* The texts of a result; its images go to the message of the user that comes after it, since
+ * templates take them there alone. NULL: it has something else. */
+static json_t *result_text(const json_t *content, json_t *parts)
+{
+    size_t i;
+    json_t *b;
+    if (!content)
+        return json_string("");
+    if (!json_is_array(content))
+        return plain_text(content);
+    json_t *texts = json_array();
+    json_array_foreach((json_t *)content, i, b)
+    {
+        if (strcmp(text_of(b, "type"), "image") == 0)
+            json_array_append_new(parts, image_of(b));
+        else
+            json_array_append(texts, b);
+    }
+    json_t *text = plain_text(texts);
+    json_decref(texts);
+    return text;
+}
+
 static bool read_block(mx_fields *f, const json_t *block, blocks *to)
 {
     const char *type = text_of(block, "type");
@@ -79,8 +102,7 @@ static bool read_block(mx_fields *f, const json_t *block, blocks *to)
     } else if (strcmp(type, "tool_use") == 0) {
         json_array_append_new(to->calls, call_of(block));
     } else if (strcmp(type, "tool_result") == 0) {
-        const json_t *content = json_object_get(block, "content");
-        text = content ? plain_text(content) : json_string("");
+        text = result_text(json_object_get(block, "content"), to->parts);
         if (text)
             json_array_append_new(to->results,
                                   json_pack("{s:s, s:s, s:o}", "role", "tool", "tool_call_id",

@@ -5,44 +5,11 @@
 #include "base/signals.h"
 #include "serve/server_impl.h"
 #include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 
 /* How often clients are polled for having disconnected. */
 static const double POLL_S = 0.5;
-
-mx_status mx_server_open(mx_server **out, mx_engine *e, const mx_served *served,
-                         const mx_server_options *o)
-{
-    mx_server *s = mx_realloc(NULL, sizeof *s);
-    *s = (mx_server){.engine = e, .served = served, .o = *o, .last_step = mx_clock_now()};
-    pthread_condattr_t a;
-    pthread_condattr_init(&a);
-    pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
-    pthread_cond_init(&s->wake, &a);
-    pthread_condattr_destroy(&a);
-    pthread_mutex_init(&s->lock, NULL);
-    s->counts = mx_engine_count(e);
-    *out = NULL;
-    mx_status st = mx_http_start(s);
-    if (st)
-        mx_server_close(s);
-    else
-        *out = s;
-    return st;
-}
-
-void mx_server_close(mx_server *s)
-{
-    if (!s)
-        return;
-    mx_http_stop(s);
-    pthread_cond_destroy(&s->wake);
-    pthread_mutex_destroy(&s->lock);
-    mx_free(s->broken);
-    mx_free(s);
-}
 
 bool mx_server_healthy(mx_server *s, mx_str *why)
 {
@@ -88,33 +55,35 @@ static void fail_call(mx_server *s, mx_exchange *x, mx_status why)
 {
     mx_str text = {0};
     int status;
+    x->call.stream = x->streams; /* one that has not begun gets a status */
     mx_api_call_fail(&x->call, why, &status, &text);
     mx_exchange_give(x, &text, status, true);
     mx_str_fini(&text);
     drop(s, x, false);
 }
 
-/* What an endpoint answers here, between two steps. */
-static void run_task(mx_server *s, mx_exchange *x)
+/* What other threads wait for. */
+static void run_errands(mx_server *s)
 {
-    mx_exchange answer = {.server = s, .body = x->body};
-    x->task(&answer);
-    mx_exchange_give(x, &answer.out, answer.status, true);
-    mx_str_fini(&answer.out);
     pthread_mutex_lock(&s->lock);
-    s->n_calls--;
+    mx_errand *e = s->errands;
+    s->errands = NULL;
     pthread_mutex_unlock(&s->lock);
-    mx_exchange_release(x);
+    for (mx_errand *next; e; e = next) {
+        next = e->next;
+        mx_status st = e->run(e->ctx);
+        pthread_mutex_lock(&s->lock);
+        e->result = st;
+        e->done = true;
+        pthread_cond_broadcast(&s->errand_done);
+        pthread_mutex_unlock(&s->lock);
+    }
 }
 
 static void admit(mx_server *s, mx_exchange *x)
 {
     mx_api_call *c = &x->call;
     mx_status st = MX_OK;
-    if (x->task) {
-        run_task(s, x);
-        return;
-    }
     x->next = s->calls;
     s->calls = x;
     pthread_mutex_lock(&s->lock);
@@ -125,15 +94,15 @@ static void admit(mx_server *s, mx_exchange *x)
         mx_request_options o = c->o;
         o.stream = (uint64_t)(i % c->best_of);
         o.owner = p;
-        if (c->pattern)
-            st = mx_constraint_open(&o.constraint, c->served->bytes, c->pattern);
+        o.constraint = p->constraint;
+        st = mx_engine_admit(s->engine, &c->prompts[p->prompt], &o, &p->r);
         if (!st)
-            st = mx_engine_admit(s->engine, &c->prompts[p->prompt], &o, &p->r);
-        if (st)
-            mx_constraint_close(o.constraint);
+            p->constraint = NULL; /* the engine's now */
     }
     if (st)
         fail_call(s, x, st);
+    else if (c->stream)
+        mx_exchange_stream(x);
 }
 
 static mx_exchange *exchange_of(mx_api_call *c)
@@ -169,27 +138,12 @@ static void give_news(mx_server *s, mx_request *r)
     }
 }
 
-/* Has the other end closed the connection? While it is suspended, libmicrohttpd does not look. */
-static bool hung_up(mx_server *s, mx_exchange *x)
-{
-    pthread_mutex_lock(&x->lock);
-    bool gone = x->gone;
-    if (!x->gone && x->suspended) {
-        const union MHD_ConnectionInfo *i =
-            s->mhd.get_connection_info(x->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-        struct pollfd p = {.fd = i ? i->connect_fd : -1, .events = POLLRDHUP};
-        gone = poll(&p, 1, 0) > 0 && p.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL);
-    }
-    pthread_mutex_unlock(&x->lock);
-    return gone;
-}
-
 /* Calls that have taken too long and, where `polls`, those whose clients have gone. */
 static void poll_calls(mx_server *s, bool polls)
 {
     for (mx_exchange *x = s->calls, *next; x; x = next) {
         next = x->next;
-        if (polls && hung_up(s, x)) {
+        if (polls && mx_exchange_hung_up(x)) {
             mx_exchange_give(x, NULL, 499, true);
             drop(s, x, true);
         } else if (s->o.call_s > 0 && mx_clock_now() - x->began > s->o.call_s) {
@@ -209,7 +163,7 @@ static mx_exchange *take_fresh(mx_server *s, bool idle)
     if (now.steps != s->counts.steps)
         mx_server_metrics_step(&s->metrics, now.batch_tokens - s->counts.batch_tokens);
     s->counts = now;
-    if (idle && !s->fresh) {
+    if (idle && !s->fresh && !s->errands) {
         struct timespec t = mx_clock_after(0.2);
         pthread_cond_timedwait(&s->wake, &s->lock, &t);
     }
@@ -238,26 +192,34 @@ static bool drained(mx_server *s)
     int sig = mx_stop_signal();
     if (!sig)
         return false;
-    if (!s->draining)
-        fprintf(stderr, "stopping: %lld requests are finished first\n", (long long)s->n_calls);
+    bool first = !s->draining;
     pthread_mutex_lock(&s->lock);
     s->draining = true;
-    bool none = s->n_calls == 0;
+    int64_t left = s->n_calls;
     pthread_mutex_unlock(&s->lock);
-    return none || mx_stop_age() > s->o.drain_s || mx_stop_count() > 1;
+    if (first)
+        fprintf(stderr, "stopping: %lld requests are finished first\n", (long long)left);
+    return left == 0 || mx_stop_age() > s->o.drain_s || mx_stop_count() > 1;
+}
+
+/* Those that wait are run, and no more are taken. */
+static void close_errands(mx_server *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->closed = true;
+    pthread_mutex_unlock(&s->lock);
+    run_errands(s);
 }
 
 /* Answers that are complete still have to be written. */
 static void flush_and_stop(mx_server *s)
 {
+    close_errands(s);
+    mx_readers_stop(s->readers); /* they refuse the rest, as it drains */
     while (s->calls)
         fail_call(s, s->calls, mx_fail(MX_STOPPED, "the server has stopped"));
     for (mx_exchange *x = take_fresh(s, false), *next; x; x = next) {
         next = x->next;
-        if (x->task) {
-            run_task(s, x);
-            continue;
-        }
         x->next = s->calls;
         s->calls = x;
         fail_call(s, x, mx_fail(MX_STOPPED, "the server has stopped"));
@@ -281,6 +243,7 @@ mx_status mx_server_run(mx_server *s)
             next = x->next;
             admit(s, x);
         }
+        run_errands(s);
         mx_status st = mx_engine_step(s->engine);
         if (st) {
             break_down(s, st);
@@ -294,4 +257,45 @@ mx_status mx_server_run(mx_server *s)
     }
     flush_and_stop(s);
     return MX_OK;
+}
+
+/* --- open, close --- */
+
+mx_status mx_server_open(mx_server **out, mx_engine *e, const mx_served *served,
+                         const mx_server_options *o)
+{
+    mx_server *s = mx_realloc(NULL, sizeof *s);
+    *s = (mx_server){.engine = e, .served = served, .o = *o, .last_step = mx_clock_now()};
+    pthread_condattr_t a;
+    pthread_condattr_init(&a);
+    pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
+    pthread_cond_init(&s->wake, &a);
+    pthread_condattr_destroy(&a);
+    pthread_cond_init(&s->errand_done, NULL);
+    pthread_mutex_init(&s->lock, NULL);
+    s->counts = mx_engine_count(e);
+    *out = NULL;
+    mx_status st = mx_readers_start(&s->readers, mx_exchange_read);
+    if (!st)
+        st = mx_http_start(s);
+    if (st)
+        mx_server_close(s);
+    else
+        *out = s;
+    return st;
+}
+
+void mx_server_close(mx_server *s)
+{
+    if (!s)
+        return;
+    close_errands(s);
+    mx_readers_stop(s->readers);
+    mx_http_stop(s);
+    mx_readers_close(s->readers);
+    pthread_cond_destroy(&s->wake);
+    pthread_cond_destroy(&s->errand_done);
+    pthread_mutex_destroy(&s->lock);
+    mx_free(s->broken);
+    mx_free(s);
 }

@@ -1,9 +1,9 @@
 /* server.h - a model behind HTTP.
  *
- * Two threads: libmicrohttpd's reads requests, checks them and writes answers; the one that calls
- * mx_server_run owns the engine. A call goes from the first to the second through a queue; its
- * answer comes back as text in the exchange. A connection that waits is suspended, and resumed
- * when there is something for it.
+ * libmicrohttpd's thread receives requests and writes answers; readers (readers.h) parse requests
+ * and check them; the thread that calls mx_server_run owns the engine. A request goes from one to
+ * the next through queues; its answer comes back as text in the exchange. A connection that waits
+ * is suspended, and resumed when there is something for it. docs/design-serving.md says more.
  */
 #ifndef MX_SERVE_SERVER_H
 #define MX_SERVE_SERVER_H

@@ -7,6 +7,7 @@
 
 #include <arpa/inet.h>
 #include <netdb.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +18,9 @@ enum {
     OTHER_FILES = 256,
     CONNECTION_BYTES = 64 << 10,
     IDLE_S = 60,
-    PIECE = 16 << 10
+    PIECE = 16 << 10,
+    LARGE = 64 << 10, /* a body beyond this */
+    LARGE_BODIES = 8  /* of the largest size may be held at a time */
 };
 
 static const mx_api *const apis[] = {&mx_api_completions, &mx_api_chat, &mx_api_embeddings,
@@ -35,6 +38,14 @@ const mx_api *mx_api_of_path(const char *path)
 
 /* --- answers --- */
 
+/* From any thread that has the exchange. */
+void mx_exchange_drop_body(mx_exchange *x)
+{
+    atomic_fetch_sub(&x->server->body_bytes, x->counted);
+    x->counted = 0;
+    mx_str_fini(&x->body);
+}
+
 void mx_exchange_release(mx_exchange *x)
 {
     pthread_mutex_lock(&x->lock);
@@ -44,13 +55,22 @@ void mx_exchange_release(mx_exchange *x)
         return;
     if (x->is_call)
         mx_api_call_fini(&x->call);
-    mx_str_fini(&x->body);
+    mx_exchange_drop_body(x);
     mx_str_fini(&x->out);
     pthread_mutex_destroy(&x->lock);
     mx_free(x);
 }
 
-/* From the engine's thread. */
+/* The lock is held. */
+static void resume(mx_exchange *x)
+{
+    if (!x->suspended)
+        return;
+    x->suspended = false;
+    x->server->mhd.resume_connection(x->connection);
+}
+
+/* From a reader's thread or the engine's, as the next three. */
 void mx_exchange_give(mx_exchange *x, const mx_str *text, int status, bool done)
 {
     pthread_mutex_lock(&x->lock);
@@ -59,12 +79,40 @@ void mx_exchange_give(mx_exchange *x, const mx_str *text, int status, bool done)
     if (!x->status && (done || x->out.len))
         x->status = status;
     x->done |= done;
-    bool wakes = x->suspended && (done || x->given < x->out.len);
-    if (wakes) {
-        x->suspended = false;
-        x->server->mhd.resume_connection(x->connection);
+    if (done || (x->streams && x->given < x->out.len))
+        resume(x);
+    pthread_mutex_unlock(&x->lock);
+}
+
+void mx_exchange_stream(mx_exchange *x)
+{
+    pthread_mutex_lock(&x->lock);
+    x->streams = true;
+    x->status = 200;
+    resume(x);
+    pthread_mutex_unlock(&x->lock);
+}
+
+void mx_exchange_refuse(mx_exchange *x, const mx_api_error *e)
+{
+    mx_str text = {0};
+    mx_error_object(&text, mx_api_of_path(x->path), e);
+    mx_exchange_give(x, &text, e->status, true);
+    mx_str_fini(&text);
+}
+
+bool mx_exchange_hung_up(mx_exchange *x)
+{
+    pthread_mutex_lock(&x->lock);
+    bool gone = x->gone;
+    if (!x->gone && x->suspended) {
+        const union MHD_ConnectionInfo *i = x->server->mhd.get_connection_info(
+            x->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+        struct pollfd p = {.fd = i ? i->connect_fd : -1, .events = POLLRDHUP};
+        gone = poll(&p, 1, 0) > 0 && p.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL);
     }
     pthread_mutex_unlock(&x->lock);
+    return gone;
 }
 
 static ssize_t read_stream(void *ctx, uint64_t at, char *buf, size_t room)
@@ -103,6 +151,10 @@ static enum MHD_Result queue(mx_exchange *x, struct MHD_Response *r, const char 
                              "'none'");
     if (x->status == 401)
         mhd->add_response_header(r, "WWW-Authenticate", "Bearer");
+    if (x->status == 415)
+        mhd->add_response_header(r, "Accept-Encoding", "identity");
+    if (x->status == 405)
+        mhd->add_response_header(r, "Allow", x->allowed);
     if (x->status == 429 || x->status == 503)
         mhd->add_response_header(r, "Retry-After", "1");
     enum MHD_Result ok = mhd->queue_response(x->connection, (unsigned)x->status, r);
@@ -141,7 +193,8 @@ static bool key_is_right(const mx_exchange *x)
 {
     const char *key = x->server->o.api_key, *bearer = header(x, "Authorization");
     const char *given =
-        bearer && strncasecmp(bearer, "Bearer ", 7) == 0 ? bearer + 7 : header(x, "x-api-key");
+        bearer && strncasecmp(bearer, "Bearer ", 7) == 0 ? bearer + 7 + strspn(bearer + 7, " ")
+                                                         : header(x, "x-api-key");
     if (!key || !*key)
         return true;
     if (!given)
@@ -153,101 +206,72 @@ static bool key_is_right(const mx_exchange *x)
     return !differ;
 }
 
-/* Hands the call to the engine, unless there are too many: false, and the answer is an error. */
-static bool enqueue(mx_exchange *x, int64_t parts, enum MHD_Result *answer)
+/* The connection is suspended until a reader or the engine has something for it. */
+static enum MHD_Result hand_to_reader(mx_exchange *x)
 {
     mx_server *s = x->server;
-    pthread_mutex_lock(&s->lock);
-    bool draining = s->draining, broken = s->broken != NULL;
-    bool full = s->n_calls + parts > s->o.most_calls && s->n_calls > 0;
-    if (!draining && !broken && !full) {
-        s->n_calls += parts;
-        x->holders++;
-        x->next = NULL;
-        *(s->fresh ? &s->last_fresh->next : &s->fresh) = x;
-        s->last_fresh = x;
-        pthread_cond_signal(&s->wake);
-    }
-    pthread_mutex_unlock(&s->lock);
-    if (draining || broken)
-        *answer = queue_error(x, 503, broken ? "the engine has failed" : "the server is stopping",
-                              "unavailable");
-    else if (full)
-        *answer = queue_error(x, 429, "too many requests wait; come back later", "queue_full");
-    return !draining && !broken && !full;
-}
-
-/* The connection is suspended until its answer is complete. */
-static enum MHD_Result wait_for_answer(mx_exchange *x)
-{
     pthread_mutex_lock(&x->lock);
-    if (!x->done) {
-        x->suspended = true;
-        x->server->mhd.suspend_connection(x->connection);
-    }
+    x->holders++;
+    x->suspended = true;
+    s->mhd.suspend_connection(x->connection);
     pthread_mutex_unlock(&x->lock);
+    if (!mx_readers_add(s->readers, x, x->body.len > LARGE)) {
+        mx_exchange_refuse(x, &(mx_api_error){503, "the server is stopping", NULL, "unavailable"});
+        mx_exchange_release(x);
+    }
     return MHD_YES;
 }
 
-static enum MHD_Result begin_call(mx_exchange *x, const mx_api *api)
+/* Is this what the path stands for? */
+static bool is_at(const mx_endpoint *e, const char *path)
 {
-    mx_server *s = x->server;
-    int status = 0;
-    enum MHD_Result answer;
-    if (!mx_api_call_read(&x->call, s->served, api, mx_str_text(&x->body), x->body.len, &status,
-                          &x->out)) {
-        x->status = status;
-        return queue_whole(x, "application/json");
-    }
-    x->is_call = true;
-    if (!enqueue(x, x->call.n_parts, &answer))
-        return answer;
-    if (x->call.stream) {
-        x->status = 200;
-        return queue(
-            x, s->mhd.create_response_from_callback(MHD_SIZE_UNKNOWN, PIECE, read_stream, x, NULL),
-            "text/event-stream; charset=utf-8");
-    }
-    return wait_for_answer(x);
+    size_t n = strlen(e->path);
+    bool below = e->path[n - 1] == '/' && n > 1 && strncmp(path, e->path, n) == 0;
+    return strcmp(path, e->path) == 0 || below;
 }
 
-static enum MHD_Result begin_task(mx_exchange *x, const mx_endpoint *e)
+/* Finds what answers: an endpoint or an API of the engine; neither: `allowed` has the methods that
+ * the path takes, if there are any. */
+static void find(mx_exchange *x, const char *method, mx_str *allowed)
 {
-    enum MHD_Result answer;
-    x->task = e->answer;
-    return enqueue(x, 1, &answer) ? wait_for_answer(x) : answer;
+    for (const mx_endpoint *e = mx_endpoints; e->path; e++) {
+        bool get = strcmp(e->method, "GET") == 0;
+        if (!is_at(e, x->path))
+            continue;
+        mx_str_addf(allowed, "%s%s%s", allowed->len ? ", " : "", e->method, get ? ", HEAD" : "");
+        if (strcmp(method, e->method) == 0 || (get && strcmp(method, "HEAD") == 0))
+            x->endpoint = e;
+    }
+    for (size_t i = 0; i < sizeof apis / sizeof *apis; i++)
+        if (strcmp(x->path, apis[i]->path) == 0) {
+            mx_str_add(allowed, "POST");
+            if (strcmp(method, "POST") == 0)
+                x->api = apis[i];
+        }
 }
 
 static enum MHD_Result route(mx_exchange *x, const char *method, const char *path)
 {
-    bool known = false, key = key_is_right(x);
+    x->routed = true;
     x->path = path;
-    for (const mx_endpoint *e = mx_endpoints; e->path; e++) {
-        size_t n = strlen(e->path);
-        bool below = e->path[n - 1] == '/' && n > 1 && strncmp(path, e->path, n) == 0;
-        if (strcmp(path, e->path) != 0 && !below)
-            continue;
-        known = true;
-        bool head = strcmp(method, "HEAD") == 0 && strcmp(e->method, "GET") == 0;
-        if (strcmp(method, e->method) != 0 && !head)
-            continue;
-        if (!key && !e->open)
-            return queue_error(x, 401, "the API key is missing or wrong", "invalid_api_key");
-        if (e->on_engine)
-            return begin_task(x, e);
-        e->answer(x);
-        return queue_whole(x, e->type);
+    mx_str allowed = {0};
+    find(x, method, &allowed);
+    enum MHD_Result answer;
+    if (!x->trusted && !(x->endpoint && x->endpoint->open)) {
+        answer = queue_error(x, 401, "the API key is missing or wrong", "invalid_api_key");
+    } else if (x->api || (x->endpoint && strcmp(method, "POST") == 0)) {
+        answer = hand_to_reader(x);
+    } else if (x->endpoint) {
+        x->endpoint->answer(x);
+        answer = queue_whole(x, x->endpoint->type);
+    } else if (allowed.len) {
+        x->allowed = mx_str_text(&allowed);
+        answer = queue_error(x, 405, "this path does not take this method", "method_not_allowed");
+    } else {
+        answer = queue_error(x, 404, "there is nothing at this path", "not_found");
     }
-    if (!key)
-        return queue_error(x, 401, "the API key is missing or wrong", "invalid_api_key");
-    for (size_t i = 0; i < sizeof apis / sizeof *apis; i++)
-        if (strcmp(path, apis[i]->path) == 0) {
-            known = true;
-            if (strcmp(method, "POST") == 0)
-                return begin_call(x, apis[i]);
-        }
-    return known ? queue_error(x, 405, "this path does not take this method", "method_not_allowed")
-                 : queue_error(x, 404, "there is nothing at this path", "not_found");
+    mx_str_fini(&allowed);
+    return answer;
 }
 
 static enum MHD_Result count_length(void *ctx, enum MHD_ValueKind kind, const char *key,
@@ -267,9 +291,77 @@ static bool length_is_clear(const mx_exchange *x)
     return n <= 1;
 }
 
-static enum MHD_Result refuse_large(mx_exchange *x)
+/* What the headers say that is not taken, before the body is there (RFC 9110, 9112). */
+static bool headers_are_wrong(mx_exchange *x, const char *version, enum MHD_Result *answer)
 {
-    return queue_error(x, 413, "the body of the request is too large", "too_large");
+    const char *coding = header(x, "Content-Encoding"), *transfer = header(x, "Transfer-Encoding");
+    bool coded = coding && *coding && strcasecmp(coding, "identity") != 0;
+    if (!length_is_clear(x))
+        *answer = queue_error(x, 400, "the request says more than once how long its body is",
+                              "invalid_length");
+    else if (strcmp(version, "HTTP/1.1") == 0 && !header(x, "Host"))
+        *answer = queue_error(x, 400, "a request of HTTP/1.1 must have a Host", "invalid_host");
+    else if (transfer && strcasecmp(transfer, "chunked") != 0)
+        *answer = queue_error(x, 501, "the one Transfer-Encoding that is taken is chunked",
+                              "transfer_encoding");
+    else if (coded)
+        *answer = queue_error(x, 415, "a compressed body is not taken; send it as it is",
+                              "content_encoding");
+    else
+        return false;
+    return true;
+}
+
+/* The path of "http://HOST/PATH", which proxies ask for, as of "/PATH". */
+static const char *path_of(const char *url)
+{
+    if (strncasecmp(url, "http://", 7) != 0)
+        return url;
+    const char *slash = strchr(url + 7, '/');
+    return slash ? slash : "/";
+}
+
+/* Keeps a piece of the body. Large bodies of all requests together have a limit: connections that
+ * send one slowly could otherwise take any memory. Of a client without the key nothing is kept. */
+static void keep_body(mx_exchange *x, const char *data, size_t n)
+{
+    mx_server *s = x->server;
+    size_t most = (size_t)s->o.body_bytes, len = x->body.len + n;
+    if (!x->trusted || x->refused)
+        return;
+    if (len > LARGE) {
+        size_t more = len - x->counted;
+        if (atomic_fetch_add(&s->body_bytes, more) + more > LARGE_BODIES * most)
+            x->refused = 429;
+        x->counted += more;
+    }
+    if (len > most)
+        x->refused = 413;
+    if (x->refused)
+        mx_exchange_drop_body(x);
+    else
+        mx_str_add_n(&x->body, data, n);
+}
+
+static enum MHD_Result queue_refusal(mx_exchange *x, int status)
+{
+    return status == 413
+               ? queue_error(x, 413, "the body of the request is too large", "too_large")
+               : queue_error(x, 429, "too many large requests are being read; come back later",
+                             "queue_full");
+}
+
+/* What a reader or the engine has given. */
+static enum MHD_Result queue_given(mx_exchange *x)
+{
+    pthread_mutex_lock(&x->lock);
+    bool done = x->done, streams = x->streams;
+    pthread_mutex_unlock(&x->lock);
+    if (streams)
+        return queue(x, x->server->mhd.create_response_from_callback(MHD_SIZE_UNKNOWN, PIECE,
+                                                                     read_stream, x, NULL),
+                     "text/event-stream; charset=utf-8");
+    return done ? queue_whole(x, "application/json") : MHD_NO;
 }
 
 /* Called when the headers are there, for each piece of the body, at its end, and once more when a
@@ -280,36 +372,29 @@ static enum MHD_Result handle(void *ctx, struct MHD_Connection *connection, cons
 {
     mx_server *s = ctx;
     mx_exchange *x = *state;
-    (void)version;
     if (!x) {
         *state = x = mx_realloc(NULL, sizeof *x);
         *x = (mx_exchange){
             .server = s, .connection = connection, .holders = 1, .began = mx_clock_now()};
         pthread_mutex_init(&x->lock, NULL);
         x->path = url;
-        if (!length_is_clear(x))
-            return queue_error(x, 400, "the request says more than once how long its body is",
-                               "invalid_length");
+        x->trusted = key_is_right(x);
+        enum MHD_Result answer;
+        if (headers_are_wrong(x, version, &answer))
+            return answer;
         const char *length = header(x, "Content-Length"); /* checked by libmicrohttpd */
         if (length && strtoull(length, NULL, 10) > (unsigned long long)s->o.body_bytes)
-            return refuse_large(x); /* before it is sent */
+            return queue_refusal(x, 413); /* before it is sent */
         return MHD_YES;
     }
     if (*n_data) {
-        x->too_large |= x->body.len + *n_data > (size_t)s->o.body_bytes;
-        if (!x->too_large)
-            mx_str_add_n(&x->body, data, *n_data);
+        keep_body(x, data, *n_data);
         *n_data = 0;
         return MHD_YES;
     }
-    if (x->too_large)
-        return refuse_large(x);
-    if (!x->is_call && !x->task)
-        return route(x, method, url);
-    pthread_mutex_lock(&x->lock);
-    bool done = x->done;
-    pthread_mutex_unlock(&x->lock);
-    return done ? queue_whole(x, "application/json") : MHD_NO;
+    if (x->refused)
+        return queue_refusal(x, x->refused);
+    return x->routed ? queue_given(x) : route(x, method, path_of(url));
 }
 
 /* The connection lets go: the answer is out, or no longer wanted. */

@@ -2,22 +2,37 @@
 #ifndef MX_SERVE_SERVER_IMPL_H
 #define MX_SERVE_SERVER_IMPL_H
 
-#include "serve/mhd.h"
 #include "serve/metrics.h"
+#include "serve/mhd.h"
+#include "serve/readers.h"
 #include "serve/server.h"
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* A request of a client and its answer. */
-typedef struct mx_exchange mx_exchange;
+typedef struct {
+    const char *method, *path, *type; /* content type */
+    bool open;                        /* to clients without a key */
+    /* Sets status and out. That of a POST runs in a thread of the readers, others in
+     * libmicrohttpd's. */
+    void (*answer)(mx_exchange *x);
+} mx_endpoint;
+extern const mx_endpoint mx_endpoints[]; /* ends with a NULL path */
+
+/* A request of a client and its answer. One thread at a time has what the lock is not for: that of
+ * libmicrohttpd, then a reader, then the engine's. */
 struct mx_exchange {
     mx_server *server;
     struct MHD_Connection *connection;
-    mx_str body;      /* of the request */
-    const char *path; /* libmicrohttpd's, while it is being routed */
-    bool too_large;
-    bool is_call; /* `call` has been read: one for the engine */
-    void (*task)(mx_exchange *x); /* what the engine's thread answers instead; NULL: nothing */
+    mx_str body;      /* of the request, until it has been read */
+    size_t counted;   /* bytes of it that are in the server's sum */
+    const char *path; /* libmicrohttpd's, until the answer is queued */
+    bool trusted;     /* the client has the key */
+    int refused;      /* status that the body was not kept for; 0: it was */
+    const char *allowed; /* methods that the path takes, where another was asked for */
+    bool routed;
+    const mx_endpoint *endpoint; /* that answers, */
+    const mx_api *api;           /* or that of the engine */
+    bool is_call;                /* `call` has been read: one for the engine */
     mx_api_call call;
     double began;
 
@@ -26,10 +41,21 @@ struct mx_exchange {
     size_t given;
     int status; /* of the answer; 0: not known yet */
     bool done;  /* there is no more to come */
+    bool streams; /* the answer is given as it comes; else once it is whole */
     bool suspended;
     bool gone;         /* the client has disconnected: the answer is not read */
     int holders;       /* reference count: the connection and, for a call, the engine's side */
-    mx_exchange *next; /* in the server's list of new calls, then of those under way */
+    mx_exchange *next; /* in the readers' queue, then among new calls, then those under way */
+};
+
+/* Something that only the engine's thread may do, for a thread that waits for it. */
+typedef struct mx_errand mx_errand;
+struct mx_errand {
+    mx_status (*run)(void *ctx);
+    void *ctx;
+    mx_status result;
+    bool done;
+    mx_errand *next;
 };
 
 struct mx_server {
@@ -38,8 +64,12 @@ struct mx_server {
     mx_server_options o;
     mx_mhd mhd;
     struct MHD_Daemon *daemon;
-    pthread_mutex_t lock; /* of what follows */
-    pthread_cond_t wake;
+    mx_readers *readers;
+    atomic_size_t body_bytes; /* of large bodies that are held, together */
+    pthread_mutex_t lock;     /* of what follows */
+    pthread_cond_t wake, errand_done;
+    mx_errand *errands;
+    bool closed; /* nobody runs errands any more */
     mx_exchange *fresh, *last_fresh;
     mx_server_metrics metrics;
     mx_engine_counts counts; /* as of the last step */
@@ -60,15 +90,22 @@ void mx_http_stop(mx_server *s);
 void mx_exchange_release(mx_exchange *x);
 /* More of the answer; `done`: the last of it. Text may be NULL. */
 void mx_exchange_give(mx_exchange *x, const mx_str *text, int status, bool done);
+/* The answer is a stream, which begins now. */
+void mx_exchange_stream(mx_exchange *x);
+/* The error is the whole answer. */
+void mx_exchange_refuse(mx_exchange *x, const mx_api_error *e);
+/* Has the other end closed the connection? While it is suspended, libmicrohttpd does not look. */
+bool mx_exchange_hung_up(mx_exchange *x);
+/* The body is no longer needed. */
+void mx_exchange_drop_body(mx_exchange *x);
 
-/* Answers at once: sets status, out and done. */
-typedef struct {
-    const char *method, *path, *type; /* content type */
-    bool open;                        /* to clients without a key */
-    bool on_engine;                   /* answered by the engine's thread */
-    void (*answer)(mx_exchange *x);
-} mx_endpoint;
-extern const mx_endpoint mx_endpoints[]; /* ends with a NULL path */
+/* server_read.c: what the readers do with an exchange. */
+void mx_exchange_read(mx_exchange *x);
+/* Has the engine's thread do it between two steps; MX_STOPPED: it takes nothing more. */
+mx_status mx_server_on_engine(mx_server *s, mx_status (*run)(void *ctx), void *ctx) MX_MUST_USE;
+/* Why so many more answers are not taken now: true. */
+bool mx_server_refuses(mx_server *s, int64_t parts, mx_api_error *why);
+
 /* Is the engine making progress? Takes the server's lock. */
 bool mx_server_healthy(mx_server *s, mx_str *why);
 

@@ -65,8 +65,10 @@ static mx_pattern *call_of(mx_api_call *c, mx_fields *f, const json_t *tool)
             mx_field_wrong(f, "tools", "has a function %s that cannot be forced: %s", name_of(tool),
                            mx_status_text(st));
         mx_status_free(st);
-    } else {
+    } else if (json_is_object(schema)) {
         p = mx_pattern_any_object(a);
+    } else { /* it has no parameters */
+        p = mx_pattern_text(a, "{}", 2);
     }
     mx_free(quoted);
     json_decref(name);
@@ -100,14 +102,55 @@ static void force(mx_api_call *c, mx_fields *f, const char *name)
     c->forced = true;
 }
 
-void mx_tools_read(mx_api_call *c, mx_fields *f)
+/* The tools that the list names, of those there are; NULL: it names another one, or none. */
+static json_t *named_tools(const json_t *tools, const json_t *names)
 {
-    const json_t *tools = mx_field_get(f, "tools"), *choice = mx_field_get(f, "tool_choice");
-    const char *word = json_string_value(choice);
+    json_t *out = json_array();
+    size_t i, k;
+    const json_t *one, *t;
+    json_array_foreach((json_t *)names, i, one)
+    {
+        size_t before = json_array_size(out);
+        json_array_foreach((json_t *)tools, k, t)
+            if (*name_of(one) && strcmp(name_of(one), name_of(t)) == 0)
+                json_array_append(out, (json_t *)t);
+        if (json_array_size(out) == before)
+            json_array_clear(out);
+        if (json_array_size(out) == 0)
+            break;
+    }
+    if (json_array_size(out))
+        return out;
+    json_decref(out);
+    return NULL;
+}
+
+/* {"type": "allowed_tools", "allowed_tools": {"mode": "auto" or "required", "tools": [...]}}: the
+ * mode, and the tools there are from then on, a new reference. NULL: another choice, or a wrong
+ * one. */
+static const char *read_allowed(mx_fields *f, const json_t *choice, const json_t *tools,
+                                json_t **allowed)
+{
+    const char *type = json_string_value(json_object_get(choice, "type"));
+    const json_t *v = json_object_get(choice, "allowed_tools");
+    const char *mode = json_string_value(json_object_get(v, "mode"));
+    if (!type || strcmp(type, "allowed_tools") != 0)
+        return NULL;
+    bool known = mode && (strcmp(mode, "auto") == 0 || strcmp(mode, "required") == 0);
+    *allowed = known ? named_tools(tools, json_object_get(v, "tools")) : NULL;
+    if (!*allowed)
+        mx_field_wrong(f, "tool_choice",
+                       "must have `allowed_tools` with a `mode`, auto or required, and a list of "
+                       "`tools`, functions that are in the request's `tools`");
+    return mode;
+}
+
+/* mode: of allowed tools; NULL: the choice is another. */
+static void read_choice(mx_api_call *c, mx_fields *f, const json_t *tools, const json_t *choice,
+                        const char *mode)
+{
+    const char *word = mode ? mode : json_string_value(choice);
     const char *name = json_string_value(json_object_get(function_of(choice), "name"));
-    c->one_call = !mx_field_bool(f, "parallel_tool_calls", true);
-    if (tools && !check_tools(f, tools))
-        return;
     if (choice && !name &&
         (!word || (strcmp(word, "none") && strcmp(word, "auto") && strcmp(word, "required")))) {
         mx_field_wrong(f, "tool_choice",
@@ -130,6 +173,19 @@ void mx_tools_read(mx_api_call *c, mx_fields *f)
     int32_t mark = mx_tokenizer_find(t, c->served->calls->mark);
     if (!c->forced && mark >= 0 && mx_tokenizer_is_special(t, mark))
         c->o.show_special = true;
+}
+
+void mx_tools_read(mx_api_call *c, mx_fields *f)
+{
+    const json_t *tools = mx_field_get(f, "tools"), *choice = mx_field_get(f, "tool_choice");
+    json_t *allowed = NULL;
+    c->one_call = !mx_field_bool(f, "parallel_tool_calls", true);
+    if (tools && !check_tools(f, tools))
+        return;
+    const char *mode = read_allowed(f, choice, tools, &allowed);
+    if (!f->param)
+        read_choice(c, f, allowed ? allowed : tools, choice, mode);
+    json_decref(allowed);
 }
 
 /* --- writing --- */

@@ -43,6 +43,8 @@ streamed() { post $chat "{$hi,\"max_tokens\":12,\"stream\":true}" | sed -n 's/.*
 post $chat "{$hi,\"max_tokens\":3,\"stream\":true,\"stream_options\":{\"include_usage\":true}}" > "$tmp/stream"
 grep -q '"delta":{"role":"assistant","content":""}' "$tmp/stream" || say "a stream does not begin with the role"
 grep -q '"choices":\[\],"usage":{"prompt_tokens":18,"completion_tokens":3' "$tmp/stream" || say "a stream has no usage"
+post $chat "{$hi,\"max_tokens\":3,\"stream\":true,\"stream_options\":{\"include_usage\":true,\"continuous_usage_stats\":true}}" > "$tmp/each"
+[ "$(sed -n 's/.*"completion_tokens":\([0-9]*\),.*/\1/p' "$tmp/each" | tr '\n' ' ')" = '1 1 2 3 3 ' ] || say "usage in every chunk: $(cat "$tmp/each")"
 [ "$(tail -n 2 "$tmp/stream" | head -n 1)" = 'data: [DONE]' ] || say "a stream does not end with [DONE]"
 for k in 1 2 3 4 5 6 7 8; do post $c "{\"prompt\":\"company $k\",\"max_tokens\":60,\"ignore_eos\":true,\"seed\":$k}" > "$tmp/c$k" & pids="${pids:-} $!"; done
 [ "$(streamed)" = "$text" ] || say "in a batch: '$(streamed)' is not '$text'"
@@ -87,6 +89,12 @@ has 'its end' '}]},"logprobs":null,"finish_reason":"length"' $chat "{$hi,$tools,
 has 'one that is cut before its name' '"content":""},"logprobs":null,"finish_reason":"length"' $chat "{$hi,$tools,\"tool_choice\":\"required\",\"max_tokens\":4}"
 has 'a function without parameters' '"finish_reason":"tool_calls"' $chat \
     "{$hi,\"max_tokens\":80,\"tool_choice\":\"required\",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":null}}]}"
+has 'no parameters, no arguments' '"arguments":"{}"' $chat \
+    "{$hi,\"max_tokens\":80,\"tool_choice\":\"required\",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}"
+pair='"tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g"}}]'
+allowed() { echo "\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"$1\",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"$2\"}}]}}"; }
+for k in f g; do has "an allowed tool, $k" "\"name\":\"$k\"" $chat "{$hi,$pair,$(allowed required $k),\"max_tokens\":80}"; done
+has 'allowed, not forced' '"content":"' $chat "{$hi,$pair,$(allowed auto f),\"max_tokens\":3}"
 has 'a forced call' '"content":null,"tool_calls":[{"id":"call_' $chat "{$hi,$tools,\"tool_choice\":\"required\",\"max_tokens\":80}"
 has 'its arguments' '"function":{"name":"look_up","arguments":"{\"n\":' $chat "{$hi,$tools,\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"look_up\"}},\"max_tokens\":80}"
 has 'its end' '"finish_reason":"tool_calls"' $chat "{$hi,$tools,\"tool_choice\":\"required\",\"max_tokens\":80}"
@@ -158,11 +166,13 @@ done
 
 # --- the rest of the server ---
 has 'tokenize' '"tokens":[10,11,39,40]' /tokenize '{"prompt":"hi ab"}'
+has 'tokens by name' '"token_strs":["h","i"]' /tokenize '{"prompt":"hi","return_token_strs":true}'
 has 'tokenize messages' '"count":18' /tokenize '{"messages":[{"role":"user","content":"hi"}]}'
 has 'tokenize parts' '"count":18' /tokenize '{"messages":[{"role":"user","content":[{"type":"text","text":"h"},{"type":"text","text":"i"}]}]}'
 wrong 404 'does not exist' /tokenize '{"prompt":"a","model":"other"}'
 wrong 400 'do not go together' /tokenize '{"prompt":"a","messages":[{"role":"user","content":"hi"}]}'
 case $(post $m1/count_tokens '{') in '{"type":"error","error":{"type":"invalid_request_error"'*) ;; *) say "a wrong count: $(post $m1/count_tokens '{')" ;; esac
+wrong 400 'return_token_strs' /tokenize '{"prompt":"hi","return_token_strs":3}'
 has 'detokenize' '"prompt":"hi ab"' /detokenize '{"tokens":[10,11,39,40]}'
 get() { curl -s --max-time 60 "$url$1"; }
 case $(get /v1/models/model) in '{"id":"model"'*) ;; *) say "a model: $(get /v1/models/model)" ;; esac
@@ -209,6 +219,8 @@ wrong 400 'top_logprobs' $chat "{$hi,\"top_logprobs\":2}"
 wrong 400 'max_tokens' $chat "{$hi,\"max_tokens\":0}"
 wrong 400 'tools' $chat "{$hi,\"tools\":[{\"type\":\"function\"}]}"
 wrong 400 'tool_choice' $chat "{$hi,\"tool_choice\":\"required\"}"
+for k in 'required h' 'any f'; do wrong 400 'allowed_tools' $chat "{$hi,$pair,$(allowed ${k% *} ${k#* })}"; done
+wrong 400 'tool_choice' $chat "{$hi,$(allowed auto f)}"
 wrong 400 'functions' $chat "{$hi,\"functions\":[{}]}"
 for f in '"function_call":"auto"' '"audio":{"voice":"a"}' '"modalities":["audio"]' '"chat_template":"x"' '"reasoning_effort":"lots"' \
     '"priority":1' '"prompt_logprobs":1' '"return_token_ids":1'; do
@@ -229,11 +241,21 @@ wrong 400 'prompt' /tokenize '{}'
 wrong 404 'nothing at this path' /nothing '{}'
 wrong 400 'multipleOf\" is not supported' $chat "{$hi,\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{\"type\":\"integer\",\"multipleOf\":3}}}}"
 wrong 405 'does not take this method' /health '{}'
+# RFC 9110: 405 says which methods there are.
+allow() { curl -s -i --max-time 60 -X "$1" "$url$2" | tr -d '\r' | sed -n 's/^Allow: //p'; }
+[ "$(allow POST /health)/$(allow GET $c)/$(allow PUT /v1/models/x)/$(allow GET /tokenize)" = 'GET, HEAD/POST/GET, HEAD/POST' ] ||
+    say "Allow: $(allow POST /health)/$(allow GET $c)/$(allow PUT /v1/models/x)/$(allow GET /tokenize)"
 head -c 200000 /dev/zero | tr '\0' ' ' > "$tmp/large"
 wrong 413 'too large' $c "@$tmp/large"
 # A length that is too large is refused by the headers, before any of the body is there.
 [ "$(curl -s -m 10 -o "$tmp/body" -w '%{http_code}' -X POST -H 'Content-Length: 99999999999' "$url$c")" = 413 ] && grep -q 'too large' "$tmp/body" ||
     say 'a body of 99999999999 bytes was waited for'
+# RFC 9112: no Host is a mistake, a path may be a whole address; RFC 9110: codings that are not taken are refused.
+status() { curl -s -m 10 -o "$tmp/body" -w '%{http_code}' "$@"; }
+[ "$(status -H Host: "$url/version")" = 400 ] && grep -q Host "$tmp/body" || say "no Host: $(cat "$tmp/body")"
+[ "$(status --request-target "http://any:1/version" "$url")" = 200 ] || say "a whole address: $(cat "$tmp/body")"
+[ "$(status -H 'Content-Encoding: gzip' "$url$c" -d '{"prompt":"a"}')" = 415 ] || say "a compressed body: $(cat "$tmp/body")"
+[ "$(status -H 'Transfer-Encoding: gzip, chunked' -H 'Content-Length:' "$url$c" -d '{"prompt":"a"}')" = 501 ] || say "Transfer-Encoding: $(cat "$tmp/body")"
 # Two lengths, which a proxy and a server could read differently.
 [ "$(curl -s -m 10 -o "$tmp/body" -w '%{http_code}' -H 'Transfer-Encoding: chunked' -H 'Content-Length: 3' "$url$c" -d '{"prompt":"a"}')" = 400 ] &&
     grep -q 'how long its body is' "$tmp/body" || say "two lengths: $(cat "$tmp/body")"
@@ -258,6 +280,7 @@ grep -q '"completion_tokens":150' "$tmp/last" || say "a request under way was no
 # --- a key ---
 start api_key=secret served_model_name=other max_model_len=250 enable_prefix_caching=false max_concurrent_requests=2 request_seconds=1 drain_seconds=0.1
 wrong 401 'API key' $chat "{$hi}"
+case $(curl -s -w ' %{http_code}' "$url$c" -d "@$tmp/large") in *'API key'*' 401') ;; *) say 'a large body without a key' ;; esac
 got=$(curl -s -H 'Authorization: Bearer wrong!' "$url/v1/models")
 case $got in *'API key'*) ;; *) say "a wrong key: $got" ;; esac
 got=$(curl -s -H 'Authorization: Bearer secret' "$url/v1/models")

@@ -53,6 +53,14 @@ for family in gemma3 qwen3vl; do
     [ "$n" -gt 10 ] || say "$family: $n tokens are counted"
     grep -q "\"prompt_tokens\":$n" "$tmp/alone" || say "$family: $n tokens are counted, the request had others: $(cat "$tmp/alone")"
 
+    # an image in a tool's result stands in the message of the user that follows
+    use='{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"tool_use","id":"x","name":"f","input":{}}]}'
+    image=$(printf '{"type":"image","source":{"type":"base64","media_type":"image/png","data":"%s"}}' "$(base64 -w 0 < $pictures/wide.png)")
+    printf '{"messages":[%s,{"role":"user","content":[{"type":"tool_result","tool_use_id":"x","content":[{"type":"text","text":"7"},%s]}]}]}' "$use" "$image" > "$tmp/in"
+    printf '{"messages":[%s,{"role":"user","content":[{"type":"tool_result","tool_use_id":"x","content":"7"},%s]}]}' "$use" "$image" > "$tmp/after"
+    got=$(ask /v1/messages/count_tokens "$tmp/in")
+    [ "$got" = "$(ask /v1/messages/count_tokens "$tmp/after")" ] && echo "$got" | grep -q input_tokens || say "$family: an image in a result: $got"
+
     # what is refused
     chat "$(part $pictures/wide.png),$(part $pictures/wide.png),$(part $pictures/wide.png)" ''
     wrong 400 'more than 2 images'

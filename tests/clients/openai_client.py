@@ -29,6 +29,25 @@ called = client.chat.completions.create(model=name, messages=[{"role": "user", "
                                         tool_choice="required", max_tokens=100)
 assert called.choices[0].message.tool_calls[0].function.name == "f", called
 assert called.choices[0].message.refusal is None and "x" in json.loads(called.choices[0].message.tool_calls[0].function.arguments)
+# Several answers at a time: the pieces of each are those of the whole answer, and so are the tokens' log-probabilities.
+asked = dict(model=name, messages=[{"role": "user", "content": "hello"}], max_tokens=5, n=3, seed=3, logprobs=True, top_logprobs=2)
+several = client.chat.completions.create(**asked)
+chunks = [c.choices[0] for c in client.chat.completions.create(stream=True, **asked)]
+for choice in several.choices:
+    own = [c for c in chunks if c.index == choice.index]
+    assert "".join(c.delta.content or "" for c in own) == choice.message.content, own
+    assert [t.token for c in own if c.logprobs for t in c.logprobs.content] == [t.token for t in choice.logprobs.content]
+asked = dict(model=name, prompt=["one two", "a b c"], max_tokens=4, temperature=0, logprobs=2, echo=True)
+texts = client.completions.create(**asked)
+chunks = [c.choices[0] for c in client.completions.create(stream=True, **asked)]
+for choice in texts.choices:
+    own = [c for c in chunks if c.index == choice.index]
+    assert "".join(c.text for c in own) == choice.text, own
+    assert [o for c in own if c.logprobs for o in c.logprobs.text_offset] == choice.logprobs.text_offset
+only = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": "g"}}]}}
+one = client.chat.completions.create(model=name, messages=[{"role": "user", "content": "hello"}], tool_choice=only, max_tokens=100,
+                                     tools=[tool, {"type": "function", "function": {"name": "g"}}])
+assert [(c.function.name, c.function.arguments) for c in one.choices[0].message.tool_calls] == [("g", "{}")], one
 pieces, reason = "", None
 for chunk in client.chat.completions.create(model=name, messages=[{"role": "user", "content": "hello"}], tools=[tool], stream=True, seed=1,
                                             tool_choice={"type": "function", "function": {"name": "f"}}, max_tokens=100):

@@ -1,6 +1,7 @@
 #!/bin/sh
-# run.sh - the official openai client and lm-eval against `maxc serve`, unchanged. PYTHON has them, in an environment of its own:
-#     python3 -m venv /tmp/clients && /tmp/clients/bin/pip install openai 'lm-eval[api]'
+# run.sh - the official clients of OpenAI and Anthropic, and lm-eval, against `maxc serve`, unchanged. PYTHON has them, in an
+# environment of its own:
+#     python3 -m venv /tmp/clients && /tmp/clients/bin/pip install openai anthropic 'lm-eval[api]' transformers
 #     make test-clients PYTHON=/tmp/clients/bin/python
 # Where it does not have one, that part is left out, and said so.
 set -eu
@@ -13,11 +14,13 @@ $maxc serve $model port=0 num_threads=1 max_model_len=200 api_key=secret > "$tmp
 server=$!
 until url=$(sed -n 's/^[^:]*: \(http:.*\)/\1/p' "$tmp/out") && [ -n "$url" ]; do kill -0 $server; sleep 0.1; done
 
-if $python -c 'import openai' 2> "$tmp/null"; then
-    $python tests/clients/openai_client.py "$url" model
-else
-    echo "skipped: $python has no openai; give PYTHON=, see tests/clients/run.sh"
-fi
+for client in openai anthropic; do
+    if $python -c "import $client" 2> "$tmp/null"; then
+        $python tests/clients/${client}_client.py "$url" model
+    else
+        echo "skipped: $python has no $client; give PYTHON=, see tests/clients/run.sh"
+    fi
+done
 
 # lm-eval and maxc eval give the same figures for the same questions.
 if $python -c 'import lm_eval' 2> "$tmp/null"; then

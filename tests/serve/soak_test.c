@@ -14,6 +14,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -24,12 +25,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { GAPS = 24 };
+enum { GAPS = 192, GAPS_PER_OCTAVE = 8, LONG = 150000, TOO_LONG = 200000 };
 
 typedef struct {
     int fd;
     char text[1024]; /* what it sends */
-    size_t n, sent;
+    const char *more; /* and then this, of the load */
+    size_t n, n_more, sent;
     bool begun;   /* the answer has */
     bool unasked; /* its request is never whole: there will be no answer */
     double leaves;
@@ -44,8 +46,9 @@ typedef struct {
     int n;
     uint64_t draws;
     double seconds;
+    char *long_body; /* a prompt of LONG bytes, which takes a while to read and is refused */
     int64_t answered, refused, cut, opened, stuck;
-    int64_t gaps[GAPS], n_gaps; /* between pieces of answers, by tenths of a millisecond, doubled */
+    int64_t gaps[GAPS], n_gaps; /* between pieces of answers, by gap_of */
 } load;
 
 static uint32_t draw(load *l, uint32_t n)
@@ -94,17 +97,32 @@ static void compose(load *l, client *c)
     const char *path = paths[draw(l, sizeof paths / sizeof *paths)];
     if (strstr(body, "messages"))
         path = "/v1/chat/completions";
-    switch (draw(l, 10)) {
-    case 0: /* a body that is not all there */
+    switch (draw(l, 20)) {
+    case 3: /* much to read */
+        c->more = l->long_body;
+        c->n_more = LONG;
+        c->n = (size_t)snprintf(c->text, sizeof c->text,
+                                "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+                                "Content-Length: %d\r\n\r\n", LONG);
+        break;
+    case 4: /* more than is taken */
+        c->n = (size_t)snprintf(c->text, sizeof c->text,
+                                "POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
+                                "Content-Length: %d\r\n\r\n", TOO_LONG + 1);
+        break;
+    case 0:
+    case 5: /* a body that is not all there */
         c->unasked = true;
         c->n = (size_t)snprintf(c->text, sizeof c->text,
                                 "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\n\r\n%s",
                                 path, body);
         break;
     case 1:
+    case 6:
         c->n = (size_t)snprintf(c->text, sizeof c->text, "GET /metrics HTTP/1.0\r\n\r\n");
         break;
     case 2:
+    case 7:
         c->n = (size_t)snprintf(c->text, sizeof c->text, "NONSENSE\r\n%s\r\n\r\n", path);
         break;
     default:
@@ -144,6 +162,12 @@ static void close_client(load *l, client *c, bool whole)
     c->fd = -1;
 }
 
+/* The longest gap that is counted in this place, in seconds. */
+static double gap_of(int i)
+{
+    return 1e-4 * pow(2, (double)i / GAPS_PER_OCTAVE);
+}
+
 /* Time before the second piece is that of waiting: headers, and the role that a stream begins with,
  * come before the first token. */
 static void note_gap(load *l, client *c)
@@ -151,7 +175,7 @@ static void note_gap(load *l, client *c)
     double now = mx_clock_now();
     bool counts = ++c->pieces > 2;
     int i = 0;
-    while (counts && i < GAPS - 1 && now - c->heard > 1e-4 * (double)(1 << i))
+    while (counts && i < GAPS - 1 && now - c->heard > gap_of(i))
         i++;
     l->gaps[i] += counts;
     l->n_gaps += counts;
@@ -165,18 +189,25 @@ static double gap_below(const load *l, double share)
     int i = 0;
     while (i < GAPS - 1 && (double)(seen += l->gaps[i]) < share * (double)l->n_gaps)
         i++;
-    return 1e-4 * (double)(1 << i);
+    return gap_of(i);
+}
+
+/* Sends a piece of what there is to send: a request slowly, a long body as fast as it goes. */
+static void send_piece(load *l, client *c)
+{
+    bool more = c->sent >= c->n;
+    const char *from = more ? c->more + (c->sent - c->n) : c->text + c->sent;
+    size_t left = (more ? c->n + c->n_more : c->n) - c->sent;
+    size_t piece = more ? left : 1 + draw(l, 200);
+    ssize_t k = send(c->fd, from, piece < left ? piece : left, MSG_NOSIGNAL);
+    c->sent += k > 0 ? (size_t)k : 0;
 }
 
 static void serve_client(load *l, client *c, short events)
 {
     char rest[4096];
-    if (events & POLLOUT && c->sent < c->n) {
-        size_t piece = 1 + draw(l, 200); /* slowly */
-        ssize_t k = send(c->fd, c->text + c->sent, piece < c->n - c->sent ? piece : c->n - c->sent,
-                         MSG_NOSIGNAL);
-        c->sent += k > 0 ? (size_t)k : 0;
-    }
+    if (events & POLLOUT && c->sent < c->n + c->n_more)
+        send_piece(l, c);
     if (events & (POLLIN | POLLHUP | POLLERR)) {
         ssize_t k = read(c->fd, rest, sizeof rest);
         if (k > 0 && !c->begun)
@@ -204,7 +235,7 @@ static void drive(load *l)
             l->stuck += c->fd >= 0 && late && !c->unasked;
             if (c->fd >= 0 && (now > c->leaves || late))
                 close_client(l, c, false);
-            p[i] = (struct pollfd){c->fd, POLLIN | (c->sent < c->n ? POLLOUT : 0), 0};
+            p[i] = (struct pollfd){c->fd, POLLIN | (c->sent < c->n + c->n_more ? POLLOUT : 0), 0};
             open |= c->fd >= 0;
         }
         if (poll(p, (nfds_t)l->n, 20) > 0)
@@ -276,19 +307,27 @@ MX_TEST(soak_serve)
                         .max_length = mx_engine_max_length(e), .vocab = mx_engine_vocab(e),
                         .width = mx_engine_width(e),
                         .usual = {.temperature = 1, .top_p = 1, .repetition_penalty = 1}};
-    mx_server_options so = {.host = "127.0.0.1", .most_calls = l.n / 2 + 1, .body_bytes = 10000,
+    mx_server_options so = {.host = "127.0.0.1", .most_calls = l.n / 2 + 1, .body_bytes = TOO_LONG,
                             .drain_s = 30, .stuck_s = 60};
     int before = open_files();
     MX_CHECK_OK(mx_server_open(&l.server, e, &served, &so));
     pthread_create(&thread, NULL, run, l.server);
+    l.long_body = malloc(LONG);
+    memset(l.long_body, 'a', LONG);
+    memcpy(l.long_body, "{\"prompt\": \"", 12);
+    memcpy(l.long_body + LONG - 2, "\"}", 2);
     l.client = calloc((size_t)l.n, sizeof *l.client);
     for (int i = 0; i < l.n; i++)
         l.client[i].fd = -1;
+    if (seconds >= 60)
+        printf("http://127.0.0.1:%d, %ld MB before the load\n", mx_server_port(l.server),
+               resident_pages() * 4 / 1024);
+    fflush(stdout);
     l.seconds = seconds / 2; /* warm */
     drive(&l);
     long warm = resident_pages();
     drive(&l);
-    long grown = (resident_pages() - warm) * 4 / 1024;
+    long at_end = resident_pages(), grown = (at_end - warm) * 4 / 1024;
     mx_stop_request(SIGTERM);
     pthread_join(thread, NULL);
     mx_engine_counts c = mx_engine_count(e);
@@ -302,12 +341,14 @@ MX_TEST(soak_serve)
              (int)l.answered, (int)l.refused, (int)l.cut);
     MX_CHECK(seconds < 60 || grown < 64, "memory has grown by %ld MB", grown);
     if (seconds >= 60)
-        printf("%lld connections: %lld answered, %lld refused, %lld cut; memory +%ld MB; between "
-               "pieces of an answer half below %g s, 99 of 100 below %g s\n",
+        printf("%lld connections: %lld answered, %lld refused, %lld cut; memory %ld MB, "
+               "+%ld MB in the second half; between pieces of an answer half below %.3g s, 99 of "
+               "100 below %.3g s\n",
                (long long)l.opened, (long long)l.answered, (long long)l.refused, (long long)l.cut,
-               grown, gap_below(&l, 0.5), gap_below(&l, 0.99));
+               at_end * 4 / 1024, grown, gap_below(&l, 0.5), gap_below(&l, 0.99));
     mx_stop_clear();
     free(l.client);
+    free(l.long_body);
     mx_token_bytes_close(bytes);
     mx_engine_close(e);
     mx_chat_template_close(chat);
