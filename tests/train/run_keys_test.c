@@ -23,6 +23,16 @@ MX_TEST(keys_without_effect_are_named)
     log = tiny_text(folder, "b", "log.txt");
     MX_CHECK(!strstr(log, "have no effect"), "%s", log);
     free(log);
+    MX_CHECK_OK(tiny_train(folder, "d", (const char *[]){"steps=1", "remat_policy=full",
+                                                         "query_proj=device", NULL}));
+    log = tiny_text(folder, "d", "log.txt");
+    MX_CHECK(strstr(log, "have no effect on this run: query_proj\n"), "%s", log);
+    free(log);
+    MX_CHECK_OK(tiny_train(folder, "e", (const char *[]){"steps=1", "remat_policy=custom",
+                                                         "query_proj=device", NULL}));
+    log = tiny_text(folder, "e", "log.txt");
+    MX_CHECK(!strstr(log, "have no effect"), "%s", log);
+    free(log);
     MX_CHECK_ERROR(tiny_train(folder, "c", (const char *[]){"steps=1", "enable_wandb=true", NULL}),
                    "wandb sync --sync-tensorboard");
     mx_status_free(mx_io_remove_tree(NULL, folder));
