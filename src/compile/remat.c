@@ -265,6 +265,49 @@ static void find_uses(remat *r, mx_node *const *order, int n, bool *used)
     }
 }
 
+/* The tensors of the layers, as a list. */
+static void names_of_layers(mx_node *const *order, int n, mx_str *out)
+{
+    for (int i = 0; i < n; i++)
+        if (order[i]->name && !is_source(order[i]) && mx_scope_layer(order[i]->scope) &&
+            !mx_glob_any(mx_str_text(out), order[i]->name))
+            mx_str_addf(out, "%s%s", out->len ? "," : "", order[i]->name);
+}
+
+static bool is_there(mx_node *const *order, int n, const char *name)
+{
+    bool found = strcmp(name, "decoder_layer_input") == 0;
+    for (int i = 0; i < n && !found; i++)
+        found = order[i]->name && mx_glob_any(name, order[i]->name);
+    return found;
+}
+
+/* Names of remat_policy=custom that fit nothing are an error: they are another model's. A policy of
+ * the table names the tensors of all models. */
+static mx_status check_names(mx_remat how, mx_node *const *order, int n)
+{
+    mx_arena a = {0};
+    mx_str there = {0};
+    mx_status st = MX_OK;
+    bool custom = strcmp(how.policy, "custom") == 0;
+    const char *lists[] = {how.save, how.offload};
+    for (int i = 0; i < 2 && custom; i++)
+        for (const char *p = lists[i] ? lists[i] : ""; *p && !st; p += *p == ',') {
+            const char *name = mx_arena_printf(&a, "%.*s", (int)strcspn(p, ","), p);
+            p += strlen(name);
+            if (is_there(order, n, name))
+                continue;
+            names_of_layers(order, n, &there);
+            st = mx_fail(MX_USAGE,
+                         "remat_policy=custom: %s=%s, but this model has no tensor called %s; it "
+                         "has %s. Leave it out or name one of those",
+                         name, i ? "offload" : "device", name, mx_str_text(&there));
+        }
+    mx_str_fini(&there);
+    mx_arena_fini(&a);
+    return st;
+}
+
 mx_status mx_pass_remat(mx_graph *g, mx_remat how)
 {
     mx_arena scratch = {0};
@@ -276,6 +319,11 @@ mx_status mx_pass_remat(mx_graph *g, mx_remat how)
     r.written = MX_NEW_N(&scratch, bool, g->n_nodes);
     int n;
     mx_node **order = mx_graph_order(g, &scratch, &n);
+    mx_status st = check_names(how, order, n);
+    if (st) {
+        mx_arena_fini(&scratch);
+        return st;
+    }
     for (int i = 0; i < n; i++)
         order[i]->seq = i;
     find_uses(&r, order, n, MX_NEW_N(&scratch, bool, g->n_nodes));

@@ -78,12 +78,14 @@ mx_status mx_programs_configure(mx_programs_request *q, const mx_config *cfg,
     int64_t rows = q->batch.microbatch;
     if (by.on && mx_mesh_degree(by.on->mesh, MX_AXIS_STAGE) > 1)
         MX_TRY(configure_pipeline(q, cfg, m, by.on));
-    double eval = mx_config_float(cfg, "eval_per_device_batch_size");
-    eval *= (double)by.ranks / (double)by.data_ranks;
-    if (mx_config_int(cfg, "eval_interval") > 0)
+    double eval = 0;
+    if (mx_config_int(cfg, "eval_interval") > 0) {
+        eval = mx_config_float(cfg, "eval_per_device_batch_size") * (double)by.ranks /
+               (double)by.data_ranks;
         q->eval_batch = eval >= 1 ? (int64_t)eval : q->batch.microbatch;
+        q->mtp_eval = mx_config_int(cfg, "mtp_eval_target_module");
+    }
     q->eval_parts = eval >= 1 ? 1 : rows / q->batch.microbatch;
-    q->mtp_eval = mx_config_int(cfg, "mtp_eval_target_module");
     MX_TRY(mx_step_configure(&q->options, cfg, m, MX_STEP_TRAIN, q->batch.microbatch, a));
     q->options.compile.partition = by.on;
     q->options.shape.images_by_row = by.on && q->options.shape.images_per_row;

@@ -152,6 +152,9 @@ static int64_t row_ranks(const mx_partition *p, int64_t batch)
 static mx_node *wanted_loss(mx_graph *g, const mx_head *h, mx_build *b, const mx_step_options *o)
 {
     b->row_ranks = row_ranks(o->compile.partition, b->batch);
+    if (o->loss && o->z_loss != 0)
+        mx_graph_fail(g, "z_loss_multiplier=%g is part of the loss of maxc train; this one has no "
+                         "such part, leave it out", o->z_loss);
     if (o->loss)
         return o->loss(g, h, b, o->settings);
     return loss_of(g, h, b, o->z_loss);

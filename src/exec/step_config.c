@@ -63,9 +63,22 @@ static bool is_place(const mx_key *k)
            mx_key_state_of(k) == MX_KEY_IS_DONE;
 }
 
+/* A place that is given to a named policy has no effect; left unread, it is listed as such. */
+static bool goes_with_custom_alone(const mx_config *cfg, const mx_key *k)
+{
+    mx_str value = {0};
+    mx_config_print(cfg, k->name, &value);
+    const char *v = mx_str_text(&value);
+    bool alone = strcmp(v, k->fallback) != 0 && strcmp(v, "offload") != 0;
+    mx_str_fini(&value);
+    return alone;
+}
+
 static mx_status add_tensor(const mx_config *cfg, const mx_key *k, mx_arena *a, bool custom,
                             mx_remat *out)
 {
+    if (!custom && goes_with_custom_alone(cfg, k))
+        return MX_OK;
     const char *value = mx_config_text(cfg, k->name);
     const char **list = strcmp(value, "offload") == 0 ? &out->offload : &out->save;
     if (!custom && list == &out->offload)

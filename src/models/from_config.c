@@ -210,6 +210,11 @@ static json_t *layer_types(const mx_config *cfg, const mx_cfg_field *f)
     return list;
 }
 
+static bool has_groups(const mx_config *cfg)
+{
+    return mx_config_int(cfg, "n_routing_groups") > 0;
+}
+
 static json_t *derived(const mx_config *cfg, const mx_cfg_field *f, const char *path)
 {
     const char *dot = strrchr(path, '.'), *part = dot ? dot + 1 : path;
@@ -232,13 +237,12 @@ static json_t *derived(const mx_config *cfg, const mx_cfg_field *f, const char *
         return json_boolean(mx_config_float(cfg, "load_balance_loss_weight") > 0);
     if (strcmp(part, "shared_expert_intermediate_size") == 0)
         return json_integer(mx_config_int(cfg, "shared_experts") * whole(cfg, "base_moe_mlp_dim"));
-    int64_t groups = mx_config_int(cfg, "n_routing_groups");
     if (strcmp(part, "n_group") == 0)
-        return json_integer(groups > 0 ? groups : 1);
+        return json_integer(has_groups(cfg) ? mx_config_int(cfg, "n_routing_groups") : 1);
     if (strcmp(part, "topk_group") == 0)
-        return json_integer(groups > 0 ? mx_config_int(cfg, "topk_routing_group") : 1);
+        return json_integer(has_groups(cfg) ? mx_config_int(cfg, "topk_routing_group") : 1);
     if (strcmp(part, "topk_method") == 0)
-        return json_string(groups > 0 ? "group_limited_greedy" : "greedy");
+        return json_string(has_groups(cfg) ? "group_limited_greedy" : "greedy");
     if (strcmp(part, "attention_bias") == 0 || strcmp(part, "mlp_bias") == 0)
         return json_boolean(mx_config_bool(cfg, part));
     /* Gemma 2 and 3 of 27B scale queries by width / heads, the smaller ones by the head's size. */

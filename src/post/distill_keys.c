@@ -20,16 +20,17 @@ double mx_distill_schedule_at(const mx_distill_schedule *c, int64_t step, int64_
     }
 }
 
-/* distill_NAME, distill_NAME_end, distill_NAME_schedule. */
+/* distill_NAME, distill_NAME_end, distill_NAME_schedule. What has no effect is not read, here and
+ * below: the run then says so. */
 static mx_distill_schedule schedule_of(const mx_config *c, const char *first, const char *end,
                                        const char *how)
 {
     const char *text = mx_config_text(c, how);
-    double last = mx_config_float(c, end);
     mx_distill_schedule k = {.first = mx_config_float(c, first)};
-    k.last = last >= 0 ? last : k.first;
     k.how = strcmp(text, "linear") == 0 ? MX_LINEAR : strcmp(text, "cosine") == 0 ? MX_COSINE
                                                                                    : MX_STAYS;
+    double last = k.how == MX_STAYS ? -1 : mx_config_float(c, end);
+    k.last = last >= 0 ? last : k.first;
     return k;
 }
 

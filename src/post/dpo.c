@@ -67,14 +67,16 @@ static mx_status read(const mx_config *c, mx_arena *a, const void **out)
     settings *s = MX_NEW(a, settings);
     *s = (settings){.beta = mx_beta_of(c, "dpo.dpo_beta"),
                     .smoothing = mx_config_float(c, "dpo.dpo_label_smoothing"),
-                    .tau = mx_config_float(c, "discopop_tau"),
-                    .alpha = mx_config_float(c, "f_alpha_divergence_coef"),
                     .ld_alpha = mx_config_float(c, "ld_alpha"),
                     .divergence = mx_config_text(c, "f_divergence_type"),
                     .weighting = mx_config_bool(c, "use_weighting"),
                     .conservative = strcmp(mx_config_text(c, "semantics"), "maxtext") == 0};
     MX_TRY(read_losses(c, a, s));
     *out = s;
+    if (uses(s, "discopop")) /* others do not read it: the run says that it has no effect */
+        s->tau = mx_config_float(c, "discopop_tau");
+    if (strcmp(s->divergence, "alpha_divergence") == 0)
+        s->alpha = mx_config_float(c, "f_alpha_divergence_coef");
     if (mx_config_bool(c, "precompute_ref_log_probs") && mx_config_int(c, "eval_interval") > 0)
         return mx_fail(MX_USAGE, "%s: the reference's log-probabilities are computed ahead for "
                        "training data alone; leave eval_interval out",

@@ -79,6 +79,20 @@ static mx_status check(const mx_config *c, mx_arena *a, const mx_grpo *s, const 
     return MX_OK;
 }
 
+/* Keys of one loss; others do not read them, so that the run says that they have no effect. */
+static void read_own(const mx_config *c, const char *type, mx_grpo *s)
+{
+    if (strcmp(type, "sapo") == 0) {
+        s->sapo_positive = mx_config_float(c, "sapo_temperature_pos");
+        s->sapo_negative = mx_config_float(c, "sapo_temperature_neg");
+    }
+    if (strcmp(type, "vespo") == 0)
+        for (int i = 0; i < 2; i++) {
+            s->vespo_k[i] = mx_config_float(c, i ? "vespo_k_neg" : "vespo_k_pos");
+            s->vespo_lambda[i] = mx_config_float(c, i ? "vespo_lambda_neg" : "vespo_lambda_pos");
+        }
+}
+
 static mx_status read(const mx_config *c, mx_arena *a, const void **out)
 {
     mx_grpo *s = MX_NEW(a, mx_grpo);
@@ -95,12 +109,6 @@ static mx_status read(const mx_config *c, mx_arena *a, const void **out)
                    .beta = mx_beta_of(c, "rl.grpo_beta"),
                    .epsilon = mx_config_float(c, "rl.grpo_epsilon"),
                    .delta = mx_config_float(c, "delta"),
-                   .sapo_positive = mx_config_float(c, "sapo_temperature_pos"),
-                   .sapo_negative = mx_config_float(c, "sapo_temperature_neg"),
-                   .vespo_k = {mx_config_float(c, "vespo_k_pos"),
-                               mx_config_float(c, "vespo_k_neg")},
-                   .vespo_lambda = {mx_config_float(c, "vespo_lambda_pos"),
-                                    mx_config_float(c, "vespo_lambda_neg")},
                    .off_policy = mx_config_float(c, "off_policy_mask_threshold"),
                    .top_entropy = mx_config_float(c, "top_entropy_quantile"),
                    .bias_correction = mx_config_bool(c, "use_bias_correction_kl"),
@@ -110,6 +118,7 @@ static mx_status read(const mx_config *c, mx_arena *a, const void **out)
                    .off_policy_steps = mx_config_int(c, "rl.off_policy_steps"),
                    .logp_limit = mx_config_float(c, "rollout_logprob_limit"),
                    .scale = mx_config_text(c, "scale_rewards")};
+    read_own(c, type, s);
     s->each_normalized = strcmp(mx_config_text(c, "multi_objective_aggregation"),
                                 "normalize_then_sum") == 0;
     s->policy_moves = s->iterations > 1 || s->off_policy_steps > 0;

@@ -2,6 +2,8 @@
 #include "post_run.h"
 
 #include "../test.h"
+#include "base/arena.h"
+#include "base/io.h"
 #include "base/str.h"
 #include <math.h>
 #include <stdio.h>
@@ -171,6 +173,53 @@ MX_TEST(post_keys_of_grpo_make_a_difference)
 MX_TEST(post_keys_of_distill_make_a_difference)
 {
     check_keys("distill");
+}
+
+/* A key of another loss, or of a schedule that is off, is named as without effect; a part that a
+ * loss has not got is refused. */
+MX_TEST(post_keys_of_what_is_off_are_named)
+{
+    static const struct {
+        const char *verb, *key, *with;
+    } off[] = {
+        {"sft", "learning_rate_final_fraction=0.5", "dataset_path=" POST "text.jsonl steps=1"},
+        {"sft", "n_routing_groups=2", "dataset_path=" POST "text.jsonl steps=1"},
+        {"dpo", "discopop_tau=0.5", "dataset_path=" POST "pairs.jsonl steps=1"},
+        {"dpo", "f_alpha_divergence_coef=0.7", "dataset_path=" POST "pairs.jsonl steps=1"},
+        {"grpo", "sapo_temperature_pos=2", SHORT},
+        {"grpo", "vespo_k_neg=1", SHORT},
+        {"grpo", "vespo_lambda_pos=1", SHORT " loss_type=sapo"},
+        {"distill", "distill_alpha_end=0", TAUGHT},
+        {"distill", "distill_beta_end=1", TAUGHT},
+    };
+    char folder[300], path[400], with[1000], expected[200], *text;
+    size_t n;
+    post_folder(folder, sizeof folder);
+    for (size_t i = 0; i < sizeof off / sizeof *off; i++) {
+        snprintf(with, sizeof with, "%s %s", off[i].with, off[i].key);
+        snprintf(path, sizeof path, "%s/%zu/log.txt", folder, i);
+        snprintf(expected, sizeof expected, "have no effect on this run: %.*s\n",
+                 (int)strcspn(off[i].key, "="), off[i].key);
+        char name[8];
+        snprintf(name, sizeof name, "%zu", i);
+        MX_CHECK_OK(post_run(off[i].verb, folder, name, with));
+        MX_CHECK_OK(mx_io_read_file(NULL, path, 1 << 20, &text, &n));
+        MX_CHECK(strstr(text, expected), "maxc %s %s: %s", off[i].verb, off[i].key, text);
+        mx_free(text);
+    }
+    MX_CHECK_OK(post_run("dpo", folder, "packed", DPO " packing=true"));
+    snprintf(path, sizeof path, "%s/packed/log.txt", folder);
+    MX_CHECK_OK(mx_io_read_file(NULL, path, 1 << 20, &text, &n));
+    MX_CHECK(strstr(text, "packing=true has no effect: maxc dpo has"), "%s", text);
+    mx_free(text);
+    static const char *const verbs[] = {"sft", "dpo", "distill"};
+    static const char *const data[] = {LORA, DPO, TAUGHT};
+    for (int i = 0; i < 3; i++) {
+        snprintf(with, sizeof with, "%s z_loss_multiplier=0.1", data[i]);
+        MX_CHECK_ERROR(post_run(verbs[i], folder, "z", with),
+                       "z_loss_multiplier=0.1 is part of the loss of maxc train");
+    }
+    post_remove(folder);
 }
 
 static void put(const char *path, const char *text)

@@ -276,17 +276,25 @@ MX_TEST(a_plan_has_offloaded_bytes_beside_the_device)
              moved.total, moved.offloaded, kept.total);
 }
 
-MX_TEST(tensors_that_a_model_has_not_are_not_moved)
+/* One name that the model has does not excuse another. */
+MX_TEST(tensors_that_a_model_has_not_are_neither_kept_nor_moved)
 {
-    setting t;
-    mx_plan plan;
-    mx_plan_device d = {.traits = &mx_test_remote};
-    const char *args[] = {"remat_policy=custom", "mla_q=offload", NULL};
-    MX_CHECK_OK(configure(&t, NULL, args));
-    MX_CHECK_ERROR(mx_plan_make(&plan, &t.model, &(mx_programs_request){t.options, t.batch}, &d),
-                   "tensors called mla_q are to be moved to host memory, and this model has none; "
-                   "it has query_proj,key_proj,value_proj,context,out_proj,mlpwi_0,");
-    drop(&t);
+    static const struct {
+        const char *setting, *error;
+    } wrong[] = {{"mla_q=offload", "mla_q=offload, but this model has no tensor called mla_q"},
+                 {"qkv_proj=device", "this model has no tensor called qkv_proj; it has query_proj,"
+                                     "key_proj,value_proj,context,out_proj,mlpwi_0,"}};
+    for (int i = 0; i < 4; i++) {
+        setting t;
+        mx_plan plan;
+        mx_plan_device d = {.traits = i < 2 ? &mx_test_remote : &mx_cpu_traits};
+        const char *args[] = {"remat_policy=custom", "context=device", wrong[i % 2].setting, NULL};
+        MX_CHECK_OK(configure(&t, NULL, args));
+        MX_CHECK_ERROR(
+            mx_plan_make(&plan, &t.model, &(mx_programs_request){t.options, t.batch}, &d),
+            wrong[i % 2].error);
+        drop(&t);
+    }
 }
 
 /* --- runs --- */

@@ -7,6 +7,7 @@
 #include "tiny_run.h"
 #include "keys/keys.h"
 #include "train/input/train_data.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,8 +24,47 @@ MX_TEST(keys_without_effect_are_named)
     log = tiny_text(folder, "b", "log.txt");
     MX_CHECK(!strstr(log, "have no effect"), "%s", log);
     free(log);
+    MX_CHECK_OK(tiny_train(folder, "d", (const char *[]){"steps=1", "remat_policy=full",
+                                                         "query_proj=device", NULL}));
+    log = tiny_text(folder, "d", "log.txt");
+    MX_CHECK(strstr(log, "have no effect on this run: query_proj\n"), "%s", log);
+    free(log);
+    MX_CHECK_OK(tiny_train(folder, "e", (const char *[]){"steps=1", "remat_policy=custom",
+                                                         "query_proj=device", NULL}));
+    log = tiny_text(folder, "e", "log.txt");
+    MX_CHECK(!strstr(log, "have no effect"), "%s", log);
+    free(log);
     MX_CHECK_ERROR(tiny_train(folder, "c", (const char *[]){"steps=1", "enable_wandb=true", NULL}),
                    "wandb sync --sync-tensorboard");
+    mx_status_free(mx_io_remove_tree(NULL, folder));
+}
+
+/* Keys of a part that is off are not read, and so named. */
+MX_TEST(keys_of_what_is_off_are_named)
+{
+    static const char *const off[][2] = {
+        {"wsd_decay_style=cosine", "lr_schedule_type=cosine"},
+        {"learning_rate_final_fraction=0.5", "lr_schedule_type=linear"},
+        {"packing_type=concat_then_split", "packing=false"},
+        {"max_segments_per_seq=1", "packing=false"},
+        {"mtp_eval_target_module=1", "eval_interval=-1"},
+        {"eval_steps=3", "eval_interval=-1"},
+        {"eval_start_step=2", "eval_interval=-1"},
+        {"eval_per_device_batch_size=3", "eval_interval=-1"},
+        {"target_eval_loss=1", "eval_interval=-1"},
+        {"mlpwi_0=device", "remat_policy=none"}};
+    char folder[256], name[16], expected[128];
+    tiny_folder(folder, sizeof folder);
+    for (size_t i = 0; i < sizeof off / sizeof *off; i++) {
+        snprintf(name, sizeof name, "r%zu", i);
+        snprintf(expected, sizeof expected, "have no effect on this run: %.*s\n",
+                 (int)strcspn(off[i][0], "="), off[i][0]);
+        MX_CHECK_OK(tiny_train(folder, name, (const char *[]){"steps=1", off[i][0], off[i][1],
+                                                              NULL}));
+        char *log = tiny_text(folder, name, "log.txt");
+        MX_CHECK(strstr(log, expected), "%s, %s: %s", off[i][0], off[i][1], log);
+        free(log);
+    }
     mx_status_free(mx_io_remove_tree(NULL, folder));
 }
 

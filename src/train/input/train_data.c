@@ -17,12 +17,14 @@ static mx_status open_tokenizer(mx_train_data *d, const mx_config *c, const char
     return mx_chat_from_config(&d->chat, c, d->tokenizer_at, &d->arena, &d->chat_text);
 }
 
+/* How documents are packed is not asked where they are not: a run names keys without effect. */
 static mx_pack_options pack_of(const mx_config *c)
 {
-    const char *type = mx_config_text(c, "packing_type");
-    int64_t most = mx_config_int(c, "max_segments_per_seq");
+    bool packs = mx_config_bool(c, "packing");
+    const char *type = packs ? mx_config_text(c, "packing_type") : "";
+    int64_t most = packs ? mx_config_int(c, "max_segments_per_seq") : 0;
     return (mx_pack_options){
-        .kind = !mx_config_bool(c, "packing")              ? MX_PACK_NONE
+        .kind = !packs                                     ? MX_PACK_NONE
                 : strcmp(type, "best_fit") == 0            ? MX_PACK_BEST_FIT
                 : strcmp(type, "bfd") == 0                 ? MX_PACK_BFD
                 : strcmp(type, "concat_then_split") == 0   ? MX_PACK_CONCAT

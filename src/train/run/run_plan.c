@@ -300,4 +300,9 @@ void mx_run_say_plan(mx_run *r)
     say_host_memory(r);
     say_without_choice(r, "deterministic=false", !mx_config_bool(r->c, "deterministic"));
     say_without_choice(r, "gemm_search=true", mx_config_bool(r->c, "gemm_search"));
+    const mx_objective *o = r->goal.objective;
+    if (o && o->rows != MX_ROWS_DOCUMENTS && mx_config_is_users(r->c, "packing") &&
+        mx_config_bool(r->c, "packing"))
+        mx_progress_say(&r->report.progress,
+                        "note: packing=true has no effect: maxc %s has an answer a row", o->verb);
 }

@@ -412,8 +412,6 @@ static void read_rules(mx_run *r)
     r->rules = (mx_run_rules){
         .checkpoint_period = mx_config_int(c, "checkpoint_period"),
         .eval_interval = mx_config_int(c, "eval_interval"),
-        .eval_start_step = mx_config_int(c, "eval_start_step"),
-        .eval_steps = mx_config_int(c, "eval_steps"),
         .rollback_after_skips = mx_config_int(c, "rollback_after_skips"),
         .max_checkpoint_failures = mx_config_int(c, "max_checkpoint_failures"),
         .abort_on_nan_loss = mx_config_bool(c, "abort_on_nan_loss"),
@@ -422,9 +420,13 @@ static void read_rules(mx_run *r)
         .save_on_completion = mx_config_bool(c, "save_checkpoint_on_completion"),
         .save_on_signal = mx_config_bool(c, "enable_autocheckpoint"),
         .save_always = mx_config_bool(c, "enable_continuous_checkpointing"),
-        .target_eval_loss = mx_config_float(c, "target_eval_loss"),
         .step_timeout = mx_config_float(c, "step_timeout_seconds"),
     };
+    if (r->rules.eval_interval <= 0) /* keys without effect are not read: they are named */
+        return;
+    r->rules.eval_start_step = mx_config_int(c, "eval_start_step");
+    r->rules.eval_steps = mx_config_int(c, "eval_steps");
+    r->rules.target_eval_loss = mx_config_float(c, "target_eval_loss");
 }
 
 /* Configurations of other programs are accepted; keys of theirs without effect are named. */

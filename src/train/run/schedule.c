@@ -13,17 +13,19 @@ int64_t mx_schedule_run_steps(const mx_config *cfg)
 static mx_schedule make(const mx_config *cfg, bool open)
 {
     const char *type = mx_config_text(cfg, "lr_schedule_type");
-    bool linear = strcmp(mx_config_text(cfg, "wsd_decay_style"), "linear") == 0;
+    bool wsd = strcmp(type, "wsd") == 0, cosine = strcmp(type, "cosine") == 0;
     int64_t n = mx_config_int(cfg, "learning_rate_schedule_steps");
     mx_schedule s = {.peak = mx_config_float(cfg, "learning_rate"), .open = open};
-    s.final = s.peak * mx_config_float(cfg, "learning_rate_final_fraction");
+    if (cosine || wsd) /* a key without effect is not read: the run then says so */
+        s.final = s.peak * mx_config_float(cfg, "learning_rate_final_fraction");
     s.steps = n > 0 ? n : mx_schedule_run_steps(cfg);
     double warmup = (double)s.steps * mx_config_float(cfg, "warmup_steps_fraction");
     s.warmup = (int64_t)(open ? ceil(warmup) : warmup);
-    if (strcmp(type, "cosine") == 0) {
+    if (cosine) {
         s.shape = MX_DECAY_COSINE;
         s.decay = s.steps - s.warmup;
-    } else if (strcmp(type, "wsd") == 0) {
+    } else if (wsd) {
+        bool linear = strcmp(mx_config_text(cfg, "wsd_decay_style"), "linear") == 0;
         s.shape = linear ? MX_DECAY_LINEAR : MX_DECAY_COSINE;
         s.decay = (int64_t)((double)s.steps * mx_config_float(cfg, "wsd_decay_steps_fraction"));
     }
