@@ -49,7 +49,7 @@ static const mx_quant_recipe recipes[] = {
     {"qat_fp8", "QAT: weights rounded to E4M3, a scale for each row", MX_F8_E4M3,
      .fake_weights = true},
     {"qat_w8a8", "QAT: weights and activations rounded to int8", MX_I8, .fake_weights = true,
-     .fake_inputs = true},
+     .fake_inputs = true, .input_zeros = true},
 };
 
 /* MaxText's names for the same. */
@@ -207,12 +207,12 @@ static void fake(quantize *p, mx_node *n, const mx_quant_recipe *r)
     g->seq = n->seq;
     if (r->fake_inputs && p->made[x->id].recipe != r) {
         p->made[x->id].recipe = r;
-        p->made[x->id].is.q = mx_fake_quantize(g, x, kind, 0, true);
+        p->made[x->id].is.q = mx_fake_quantize_inputs(g, x, kind, r->input_zeros);
     }
     mx_node *w = n->in[1], *in[2] = {r->fake_inputs ? p->made[x->id].is.q : x, w};
     if (r->fake_weights)
         in[1] = mx_fake_quantize(
-            g, w, kind, kind == MX_CODE_INT4 ? mx_code_group(w->type.dim[1], 0) : 0, false);
+            g, w, kind, kind == MX_CODE_INT4 ? mx_code_group(w->type.dim[1], 0) : 0);
     mx_node *y = mx_node_copy(g, n, in);
     g->seq = -1;
     g->stage = 0;

@@ -189,8 +189,10 @@ static bool is_stored_in_8(const void *config, const char *name)
 
 mx_status mx_quant_activations(const mx_quantization **out, const json_t *config, mx_arena *a)
 {
-    static const mx_quant_recipe of[] = {{"W8A8", "", MX_I8, .fake_inputs = true},
-                                         {"W8A8", "", MX_F8_E4M3, .fake_inputs = true}};
+    static const mx_quant_recipe of[] = {
+        {"W8A8", "", MX_I8, .fake_inputs = true},
+        {"W8A8", "", MX_I8, .fake_inputs = true, .input_zeros = true},
+        {"W8A8", "", MX_F8_E4M3, .fake_inputs = true}};
     mx_quant_hints h;
     *out = NULL;
     MX_TRY(mx_quant_hints_read(&h, config, "config.json"));
@@ -200,7 +202,7 @@ mx_status mx_quant_activations(const mx_quantization **out, const json_t *config
     mx_quantization *q = MX_NEW(a, mx_quantization);
     rule[0] = (mx_quant_rule){ignored_patterns(config, a), NULL};
     rule[1] = (mx_quant_rule){STAYS_HIGH, NULL};
-    rule[2] = (mx_quant_rule){"*", &of[h.input_float]};
+    rule[2] = (mx_quant_rule){"*", &of[h.input_float ? 2 : h.input_zeros]};
     *q = (mx_quantization){rule, 3, NULL};
     *out = q;
     return MX_OK;

@@ -54,6 +54,7 @@ typedef struct {
     /* Instead of all that: matmuls stay as they are, and read numbers that were rounded to codes of
      * `value` (MX_U8: int4) and back (ops/fake_quantize.c). */
     bool fake_weights, fake_inputs;
+    bool input_zeros; /* int8: inputs have a zero point for each row */
 } mx_quant_recipe;
 
 /* The largest number that the dtype holds. */

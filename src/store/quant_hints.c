@@ -178,6 +178,7 @@ static mx_status read_inputs(mx_quant_hints *h, const json_t *a, const char *pat
     if (type && json_is_true(dynamic) && json_integer_value(json_object_get(a, "num_bits")) == 8) {
         h->input_bits = 8;
         h->input_float = strcmp(type, "float") == 0;
+        h->input_zeros = !h->input_float && json_is_false(json_object_get(a, "symmetric"));
     }
     return MX_OK;
 }

@@ -22,7 +22,7 @@ typedef struct {
     bool has_gptq;
     mx_gptq_hints gptq;
     int input_bits; /* of activations that are to be quantized as they come; 0: none */
-    bool input_float;
+    bool input_float, input_zeros; /* the latter: each token has a zero point */
 } mx_quant_hints;
 
 /* Of `quantization_config` in the model's own configuration or in its `text_config`. `where` is the

@@ -265,15 +265,19 @@ static int64_t list_sources(const writing *w, const mx_quant_set *set, mx_arena 
     return n;
 }
 
+/* Of activations in int8 each token has a zero point: with codes around 0 its largest number would
+ * lie on 127.5, halfway between two, and the last bit of a float would decide. */
 static json_t *numbers_of(const mx_quant_form *f, const char *strategy, int64_t group,
                           const char *actorder)
 {
+    bool inputs = strcmp(strategy, "token") == 0;
+    bool zeros = inputs ? !f->is_float : mx_quant_form_zeros(f);
     json_t *j = json_pack("{s:i, s:s, s:b, s:s, s:b}", "num_bits", f->bits, "type",
-                          f->is_float ? "float" : "int", "symmetric", !mx_quant_form_zeros(f),
-                          "strategy", strategy, "dynamic", strcmp(strategy, "token") == 0);
+                          f->is_float ? "float" : "int", "symmetric", !zeros,
+                          "strategy", strategy, "dynamic", inputs);
     if (group)
         json_object_set_new(j, "group_size", json_integer(group));
-    if (actorder && strcmp(strategy, "token") != 0)
+    if (actorder && !inputs)
         json_object_set_new(j, "actorder", json_string(actorder));
     return j;
 }
