@@ -12,6 +12,7 @@
  *   rewrites    rules that the device asks for: biases as epilogues (rules.h)
  *   autodiff    gradient nodes, from each op's gradient builder
  *   optimizer   clip, update, state in place
+ *   tile_sums   gradients of MLPs in pieces are added up in place
  *   remat       which forward values the backward pass keeps, which it computes again
  *   epilogues   rules that the device asks for: GELU, SwiGLU and their gradients (rules.h)
  *   offload     which of those it keeps in host memory, and when they go and come

@@ -4,8 +4,13 @@
  *
  * Rows do not depend on each other there, so the result is the same, and with remat_policy=full the
  * wide activations of only one piece exist at a time, in the forward pass and again in the backward
- * pass. Gradients of weights are sums over the pieces. Otherwise a long sequence costs a whole
- * layer of such activations, which are several times as large as the layer's input.
+ * pass. Otherwise a long sequence costs a whole layer of such activations, which are several times
+ * as large as the layer's input.
+ *
+ * The gradient of a weight is a sum over the pieces. Autodiff writes it as a chain of additions,
+ * which fuse would make one node that waits for all of them: n times the size of every weight.
+ * Behind autodiff each part is added in place to the sum of those before it instead (tile_sums), in
+ * the same order and in float32, as a group adds: the bits are those of the chain.
  *
  * A region is what stands in the scope `mlp` of a layer and depends on the one activation that
  * comes from outside. It is left whole where an op of it is neither elementwise nor a matmul by
@@ -210,6 +215,75 @@ static mx_status run(mx_graph *g, mx_compilation *c)
                        (long long)tiles);
     return MX_OK;
 }
+
+/* --- gradients of weights --- */
+
+typedef struct {
+    mx_graph *g;
+    mx_uses uses;
+    mx_node **sum; /* by id of an addition of the chain: the sum in place, in float32 */
+} summing;
+
+/* What a piece adds to the gradient of a weight. */
+static bool is_part(const mx_node *n)
+{
+    return n->backward && n->op == &mx_op_matmul && n->type.ndim == 2 && mlp_scope(n) &&
+           !strchr(strstr(((const mx_matmul_attr *)n->attr)->spec, "->"), '*');
+}
+
+static bool adds_part(const summing *s, const mx_node *n)
+{
+    mx_dtype t = n->type.dtype;
+    return n->op == &mx_op_add && n->backward && (t == MX_F32 || t == MX_BF16) &&
+           is_part(n->in[1]) && (is_part(n->in[0]) || s->sum[n->in[0]->id]) &&
+           mx_uses_count(&s->uses, n->in[0]) == 1 && n->in[0]->type.dtype == t &&
+           n->in[1]->type.dtype == t;
+}
+
+static void add_in_place(summing *s, mx_node *n)
+{
+    mx_graph *g = s->g;
+    mx_node *sum = s->sum[n->in[0]->id];
+    g->stage = n->stage;
+    g->scope = n->scope;
+    g->seq = n->seq;
+    if (!sum)
+        sum = mx_cast(g, n->in[0], MX_F32);
+    sum = mx_accumulate(g, sum, n->in[1], mx_constant(g, MX_SCALAR, MX_F32, 0));
+    s->sum[n->id] = sum;
+    mx_node_forward(n, mx_cast(g, sum, n->type.dtype));
+}
+
+static mx_status sum_tiles(mx_graph *g, mx_compilation *c)
+{
+    mx_arena scratch = {0};
+    int n;
+    if (c->o->mlp_tiles < 2)
+        return MX_OK;
+    mx_node **order = mx_graph_order(g, &scratch, &n);
+    summing s = {.g = g, .sum = MX_NEW_N(&scratch, mx_node *, g->n_nodes)};
+    const char *scope = g->scope;
+    mx_uses_init(&s.uses, g);
+    for (int i = 0; i < n; i++)
+        if (adds_part(&s, order[i]))
+            add_in_place(&s, order[i]);
+    mx_uses_fini(&s.uses);
+    mx_graph_resolve(g);
+    g->scope = scope;
+    g->stage = 0;
+    g->seq = -1;
+    mx_arena_fini(&scratch);
+    return MX_OK;
+}
+
+const mx_compile_pass mx_compile_pass_tile_sums = {
+    .name = "tile_sums",
+    .doc = "gradients of weights of such MLPs are added up in place",
+    .after = "optimizer",
+    .before = "remat",
+    .programs = MX_IN_TRAINING,
+    .run = sum_tiles,
+};
 
 const mx_compile_pass mx_compile_pass_tile_mlp = {
     .name = "tile_mlp",

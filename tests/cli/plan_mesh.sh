@@ -35,6 +35,13 @@ activations() { $maxc plan model_name=llama3.2-1b compile_topology=h100x8 mesh=f
     format=json "$@" | sed -n 's/.*"activations": \([0-9.e+]*\).*/\1/p'; }
 a=$(activations) b=$(activations num_mlp_tiling=2)
 awk -v a="$a" -v b="$b" 'BEGIN { exit !(b > 0 && b < a) }' || { echo "plan_mesh.sh: activations of $a bytes, of $b in pieces"; bad=1; }
+# ... and added up piece by piece: more pieces need no more memory, and less than none where sequences are long.
+c=$(activations num_mlp_tiling=16)
+awk -v b="$b" -v c="$c" 'BEGIN { exit !(c > 0 && c < b) }' || { echo "plan_mesh.sh: activations of $b bytes in 2 pieces, of $c in 16"; bad=1; }
+long() { $maxc plan model_name=llama3.1-8b chip=h100 mesh=context=8 max_target_length=131072 per_device_batch_size=0.125 \
+    remat_policy=full format=json "$@" | sed -n 's/.*"total": \([0-9.e+]*\).*/\1/p'; }
+a=$(long) b=$(long num_mlp_tiling=16)
+awk -v a="$a" -v b="$b" 'BEGIN { exit !(b > 0 && b < a) }' || { echo "plan_mesh.sh: $a bytes whole, $b in 16 pieces"; bad=1; }
 # Gradients are summed in float32 unless asked otherwise, and over data ranks once an update.
 sent() { # OP AXIS key=value...: bytes inside a node, and how often
     op=$1 axis=$2; shift 2

@@ -7,7 +7,10 @@
  * read instead. Let L be the bytes of the layer that gathers, or sums, most:
  *
  *     gather   starts before the reader of the gather L bytes earlier in the order of reading
- *     sum      ends before the sum that is L bytes further on in the order of making is made
+ *     sum      ends before the sum that is L bytes further on in the order of making is made, or
+ *              begun, where its input is added up piece by piece
+ *              (where MLPs are computed in pieces, one larger than L, a head's, ends at once: its
+ *              input would outweigh what the pieces save)
  *     move     starts after what it is made of, ends before the first reader that computes;
  *              what only moves elements between them goes with it, inside the layer
  *
@@ -34,6 +37,7 @@ typedef struct {
     mx_node *x;
     int64_t bytes; /* of what is whole: a gather's result, a sum's input */
     int made, read; /* positions in the order; read: of the first reader, n when it can wait */
+    int begun; /* where the input's memory begins: made, but of a sum of pieces its first part */
     int starts, ends;
 } item;
 
@@ -46,6 +50,7 @@ typedef struct {
     int *starts; /* by node id, of collectives: where they start */
     int *there; /* position from which it can be there, where what only moves elements goes ahead */
     bool *root;
+    bool in_pieces; /* MLPs are computed so (tile_mlp.c), since memory is short */
     item *items;
     int n_items, cap_items;
 } overlap;
@@ -127,6 +132,20 @@ static void find_readers(overlap *o)
     }
 }
 
+/* Where the first part of what it sums is made, of an input that pieces are added to in place; else
+ * where it is made itself. */
+static int begun(const mx_node *x, int made)
+{
+    const mx_node *y = x->in[0];
+    while (y->op == &mx_op_cast || y->op->kind == MX_VIEW)
+        y = y->in[0];
+    if (y->op != &mx_op_accumulate)
+        return made;
+    while (y->op == &mx_op_accumulate)
+        y = y->in[0];
+    return y->seq / 2; /* see find_order */
+}
+
 static void find_items(overlap *o, bool (*is)(const mx_node *x))
 {
     o->n_items = 0;
@@ -141,7 +160,7 @@ static void find_items(overlap *o, bool (*is)(const mx_node *x))
             continue;
         MX_GROW(o->items, o->n_items, o->cap_items);
         o->items[o->n_items++] =
-            (item){.x = x, .bytes = bytes, .made = i, .read = o->read[x->id]};
+            (item){.x = x, .bytes = bytes, .made = i, .read = o->read[x->id], .begun = begun(x, i)};
     }
 }
 
@@ -187,7 +206,9 @@ static void place_sums(overlap *o)
     for (int i = 0, j = 0; i < o->n_items; i++) { /* ahead: bytes of i + 1 to j */
         while (ahead < layer && j + 1 < o->n_items)
             ahead += it[++j].bytes;
-        int late = ahead >= layer ? it[j].made : o->n;
+        int late = o->in_pieces && it[i].bytes > layer ? it[i].made + 1
+                   : ahead >= layer                    ? it[j].begun
+                                                       : o->n;
         it[i].starts = it[i].made;
         it[i].ends = late < it[i].read ? late : it[i].read;
         ahead -= i + 1 < o->n_items ? it[i + 1].bytes : 0;
@@ -383,6 +404,7 @@ static mx_status run(mx_graph *g, mx_compilation *c)
     mx_arena scratch = {0};
     mx_graph before = *g;
     overlap o = {.g = g,
+                 .in_pieces = c->o->mlp_tiles > 1,
                  .read = MX_NEW_N(&scratch, int, g->n_nodes),
                  .late = MX_NEW_N(&scratch, int, g->n_nodes),
                  .starts = MX_NEW_N(&scratch, int, g->n_nodes),
