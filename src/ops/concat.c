@@ -1,4 +1,4 @@
-/* concat.c - up to sixteen tensors joined along one dim; all others must agree.
+/* concat.c - up to sixteen tensors concatenated along one dim; all others must agree.
  * Floats of several dtypes take the dtype of the largest input, as elementwise ops do, so that one
  * float32 part does not widen a bfloat16 activation. The gradient of each input is its slice of the
  * output's. */
@@ -36,7 +36,7 @@ static void infer(mx_graph *g, mx_node *n)
     n->type.dim[d] = total;
 }
 
-/* Sixteen inputs whose joined dim has a size of its own (A to P); a node that has fewer uses the
+/* Sixteen inputs whose concatenated dim has a size of its own (A to P); a node with fewer uses the
  * first ones. */
 #define JOINED(pre, post)                                                                          \
     pre "!A" post "," pre "!B" post "," pre "!C" post "," pre "!D" post "," pre "!E" post ","      \
@@ -130,7 +130,7 @@ static void concat_vjp(mx_graph *g, mx_node *n, mx_node *const *dout, mx_node **
         din[i] = last ? mx_output(g, parts, i) : mx_slice(g, dout[0], d, at, sizes[i]);
 }
 
-/* On a mesh, inputs that are cut alike along the joined dim become blocks of it. */
+/* On a mesh, inputs that are cut alike along the concatenated dim become blocks of it. */
 static void place(const mx_node *n, mx_partition_call *p)
 {
     int d = (int)((const concat_attr *)n->attr)->dim;
@@ -157,7 +157,7 @@ static void place(const mx_node *n, mx_partition_call *p)
 
 const mx_op mx_op_concat = {
     .name = "concat",
-    .doc = "tensors joined along one dim",
+    .doc = "tensors concatenated along one dim",
     .dtypes = MX_ANY_DTYPE,
     .linear = true,
     .place = place,
