@@ -9,5 +9,7 @@
 
 /* The weight that this node reads in panels; NULL: none. */
 const mx_node *mx_panel_weight(const mx_node *n);
+/* Its scales, where that is of codes; NULL: it is not. */
+const mx_node *mx_panel_scale(const mx_node *n);
 
 #endif

@@ -243,6 +243,13 @@ mx_status mx_engine_batch_open(mx_engine_batch **out, mx_session *s, const mx_mo
     return st;
 }
 
+static mx_status lay_weight(mx_session *s, const mx_node *w,
+                            mx_status (*lay)(void *w, const mx_type *t))
+{
+    const mx_var *v = mx_session_find(s, w->name);
+    return v ? lay(mx_var_host(s, v), &v->type) : MX_OK;
+}
+
 /* The weights that g has and `but` has not. */
 static mx_status lay_weights(mx_session *s, const mx_graph *g, const mx_graph *but)
 {
@@ -250,13 +257,14 @@ static mx_status lay_weights(mx_session *s, const mx_graph *g, const mx_graph *b
     bool *done = MX_NEW_N(&scratch, bool, g->n_nodes); /* several matmuls may read one weight */
     mx_status st = MX_OK;
     for (int i = 0; i < g->n_nodes && !st; i++) {
-        const mx_node *w = mx_panel_weight(g->node[i]);
+        const mx_node *w = mx_panel_weight(g->node[i]), *scale = mx_panel_scale(g->node[i]);
         bool theirs = w && but && mx_graph_find(but, w->name);
-        const mx_var *v = w && !theirs && !done[w->id] ? mx_session_find(s, w->name) : NULL;
-        if (v)
-            st = mx_panels_lay(mx_var_host(s, v), &v->type);
-        if (w)
-            done[w->id] = true;
+        if (!w || theirs || done[w->id])
+            continue;
+        done[w->id] = true;
+        st = lay_weight(s, w, scale ? mx_code_panels_lay : mx_panels_lay);
+        if (!st && scale)
+            st = lay_weight(s, scale, mx_code_panels_lay);
     }
     mx_arena_fini(&scratch);
     return st;

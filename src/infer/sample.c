@@ -248,16 +248,47 @@ static int32_t sample(const mx_sample_args *a, candidate *c)
     return last ? last->id : 0;
 }
 
+/* Of equal ones the first; a NaN is no candidate. */
+MX_CLONES static int32_t first_best(const float *z, int64_t n)
+{
+    bool broken;
+    float top = max_of(z, n, &broken);
+    for (int64_t i = 0; i < n; i += 512) {
+        int64_t end = i + 512 < n ? i + 512 : n;
+        int found = 0;
+#pragma omp simd reduction(| : found)
+        for (int64_t j = i; j < end; j++)
+            found |= z[j] == top;
+        for (int64_t j = i; j < end && found; j++)
+            if (z[j] == top)
+                return (int32_t)j;
+    }
+    return 0;
+}
+
+/* Does the choice depend on the logits alone? */
+static bool is_plain(const mx_sample_args *a)
+{
+    const mx_sampling *s = &a->how;
+    bool penalties = (s->repetition_penalty > 0 && s->repetition_penalty != 1) ||
+                     s->presence_penalty != 0 || s->frequency_penalty != 0;
+    return !penalties && !a->allowed && !a->n_banned && !a->n_bias;
+}
+
 mx_choice mx_sample_next(const mx_sample_args *a)
 {
     candidate *c = a->work;
     mx_choice out = {0, 0};
-    prepare(a, c);
-    if (a->how.temperature < MX_LEAST_TEMPERATURE) {
+    bool greedy = a->how.temperature < MX_LEAST_TEMPERATURE;
+    if (greedy && is_plain(a)) {
+        out.id = first_best(a->logits, a->vocab);
+    } else if (greedy) {
+        prepare(a, c);
         for (int64_t i = 1; i < a->vocab; i++)
             if (better(&c[i], &c[out.id]))
                 out.id = (int32_t)i;
     } else {
+        prepare(a, c);
         out.id = sample(a, c);
     }
     if (!a->no_log_prob)

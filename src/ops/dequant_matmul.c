@@ -3,15 +3,18 @@
  *     x (*, k)   w (n, k) int8 or E4M3, or (n, k / 2) uint8 with two 4-bit codes a byte
  *     scale (n, k / group) float32                                  -> y (*, n)
  * (ops/cpu/dequant.h has the codes). Where the CPU multiplies bytes, x is multiplied with the
- * weight as it lies. Elsewhere w is widened to the dtype of x, with its scales, and the GEMM
- * multiplies; where a row has one scale it is applied to the sums, and the widened codes are exact.
- * Either way the bits of a row of y do not depend on how many rows there are. No gradient.
+ * weight as it lies, or, in programs that serve, with panels of it (ops/panels.h). Elsewhere w is
+ * widened to the dtype of x, with its scales, and the GEMM multiplies; where a row has one scale it
+ * is applied to the sums, and the widened codes are exact. Either way the bits of a row of y do not
+ * depend on how many rows there are. No gradient.
  */
 #include "base/vmath.h"
 #include "ops.h"
 #include "ops/copy.h"
 #include "ops/cpu/dequant.h"
+#include "ops/cpu/dequant_panels.h"
 #include "ops/cpu/gemm.h"
+#include "ops/dequant_matmul.h"
 #include "ops/gpu_work.h"
 #include "ops/inputs.h"
 #include "ops/load.h"
@@ -22,10 +25,6 @@
 enum { MX_INPUTS_DEQUANT_MATMUL };
 
 enum { COLUMNS = 512, ROWS = 64, LEAST_ROWS = 16, RUN = 256, AT_ONCE = 32, FEW = 8 };
-
-typedef struct {
-    bool wide; /* y is float32, whatever x is */
-} dequant_attr;
 
 typedef struct {
     const mx_call *c;
@@ -72,6 +71,37 @@ static void some_rows(const job *j, const char *prepared, int64_t from, int64_t 
         mx_dequant_gemv(&j->w, &r, from, from + n);
         for (int64_t i = 0; i < m; i++)
             mx_store_run_f32(&j->c->out[0], (at + i) * j->w.n + from, n, y + i * ROWS);
+    }
+}
+
+/* One panel of w times all rows of x. */
+static void one_panel(const job *j, const char *prepared, int64_t panel)
+{
+    float y[MX_CODE_ROWS * MX_CODE_COLS];
+    for (int64_t t = 0; t < mx_code_tiles(j->m); t++) {
+        mx_code_multiply(&j->w, prepared, j->m, t, panel, y);
+        for (int64_t i = mx_code_tile_row(j->m, t), k = 0; i < mx_code_tile_row(j->m, t + 1); i++)
+            mx_store_run_f32(&j->c->out[0], i * j->w.n + panel * MX_CODE_COLS, MX_CODE_COLS,
+                             y + k++ * MX_CODE_COLS);
+    }
+}
+
+/* Weights in panels. The bits of y are the same in whatever tiles its rows go. */
+static void by_panels(const job *j)
+{
+    const mx_codes *w = &j->w;
+    char *prepared = j->c->work;
+    float *x = (float *)(prepared + j->m * mx_code_row_bytes(w->k));
+#pragma omp parallel if (w->n * w->k > 1 << 15)
+    {
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < j->m; i++) {
+            mx_load_run_f32(&j->c->in[DEQUANT_X], i * w->k, w->k, x + i * w->k);
+            mx_code_prepare(w, x + i * w->k, i, j->m, prepared);
+        }
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < w->n / MX_CODE_COLS; i++)
+            one_panel(j, prepared, i);
     }
 }
 
@@ -173,8 +203,10 @@ static void some_columns(const job *j, int64_t from, int64_t n)
 static void dequant_cpu(const mx_call *c)
 {
     job j = job_of(c);
+    if (((const mx_dequant_attr *)c->attr)->panels)
+        by_panels(&j);
     /* 16 bits of x are enough for whole numbers of 8; bfloat16 is not enough for float32 */
-    if ((j.bf16 || j.w.kind != MX_CODES_FP8) && mx_dequant_can_prepare(&j.w))
+    else if ((j.bf16 || j.w.kind != MX_CODES_FP8) && mx_dequant_can_prepare(&j.w))
         by_codes(&j);
     else if (j.m <= FEW)
         few_rows_widened(&j);
@@ -187,7 +219,8 @@ static size_t work_bytes(const mx_node *n, int n_threads)
 {
     const mx_type *x = &n->in[DEQUANT_X]->type;
     int64_t k = x->dim[x->ndim - 1], m = mx_dims_before(x, x->ndim - 1);
-    size_t prepared = mx_dequant_prepared_bytes(m, k) + sizeof(float) * (size_t)(m * k);
+    size_t rows = mx_dequant_prepared_bytes(m, k), panels = (size_t)(m * mx_code_row_bytes(k));
+    size_t prepared = (rows > panels ? rows : panels) + sizeof(float) * (size_t)(m * k);
     size_t widened = sizeof(float) * (size_t)(m * k + n_threads * AT_ONCE * k);
     if (m > FEW)
         widened = sizeof(float) * (size_t)(m * COLUMNS + COLUMNS * k + m * k);
@@ -214,7 +247,7 @@ static void infer(mx_graph *g, mx_node *n)
     n->type = *x;
     if (x->ndim && w->ndim)
         n->type.dim[x->ndim - 1] = w->dim[0];
-    if (((const dequant_attr *)n->attr)->wide)
+    if (((const mx_dequant_attr *)n->attr)->wide)
         n->type.dtype = MX_F32;
 }
 
@@ -228,7 +261,7 @@ static mx_cost cost(const mx_node *n)
 
 mx_node *mx_dequant_matmul(mx_graph *g, mx_node *x, mx_node *w, mx_node *scale, bool wide)
 {
-    return MX_APPLY(g, &mx_op_dequant_matmul, &(dequant_attr){wide}, x, w, scale);
+    return MX_APPLY(g, &mx_op_dequant_matmul, &(mx_dequant_attr){.wide = wide}, x, w, scale);
 }
 
 #define W8(n, k) {2, {n, k}, MX_I8, -127, 128}
@@ -242,8 +275,9 @@ const mx_op mx_op_dequant_matmul = {
     .dtypes = MX_REALS,
     .dtypes_at = {[DEQUANT_CODES] = 1u << MX_I8 | 1u << MX_U8 | 1u << MX_F8_E4M3,
                   [DEQUANT_SCALE] = MX_F32_ONLY},
-    .attr_size = sizeof(dequant_attr),
-    .fields = (const mx_attr_field[]){MX_QUIET_FIELD(dequant_attr, MX_ATTR_BOOL, wide), {0}},
+    .attr_size = sizeof(mx_dequant_attr),
+    .fields = (const mx_attr_field[]){MX_QUIET_FIELD(mx_dequant_attr, MX_ATTR_BOOL, wide),
+                                      MX_QUIET_FIELD(mx_dequant_attr, MX_ATTR_BOOL, panels), {0}},
     .no_cast = true,
     .infer = infer,
     .cost = cost,

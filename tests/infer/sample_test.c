@@ -146,3 +146,27 @@ MX_TEST(the_most_likely_tokens_and_broken_logits)
     a.no_log_prob = true;
     MX_CHECK(isnan(mx_sample_next(&a).log_prob), "greedily");
 }
+
+/* Greedy answers by the maximum in vectors, beside the loop over candidates that a bias needs. */
+MX_TEST(greedy_takes_the_first_of_the_best)
+{
+    enum { MANY = 1537 };
+    static float z[MANY];
+    static char work[8 * MANY];
+    const mx_logit_bias nothing = {MANY - 1, 0};
+    for (int i = 0; i < 400; i++) {
+        mx_sample_args a = {.logits = z, .vocab = MANY, .work = work, .no_log_prob = true};
+        for (int k = 0; k < MANY; k++) {
+            uint32_t x = (uint32_t)(k * 2654435761u + i * 40503u) >> 16;
+            z[k] = i % 4 == 3 || (x % 5 == 0 && i % 2) ? NAN : (float)(x % (3 + i)) - 100;
+        }
+        for (int k = 0; k < MANY && i % 8 == 7; k++)
+            z[k] = k == i ? -INFINITY : z[k];
+        mx_choice fast = mx_sample_next(&a);
+        a.bias = &nothing;
+        a.n_bias = 1;
+        mx_choice slow = mx_sample_next(&a);
+        MX_CHECK(fast.id == slow.id && isnan(fast.log_prob) == isnan(slow.log_prob),
+                 "round %d: %d, not %d", i, fast.id, slow.id);
+    }
+}
