@@ -15,6 +15,16 @@
 
 enum { WINDOW = 512 };
 
+static mx_status check_ids(const mx_tokens *ids, const char *path, int64_t vocab)
+{
+    for (int64_t i = 0; i < ids->n; i++)
+        if (ids->ids[i] >= vocab)
+            return mx_fail(MX_INPUT, "%s: token %lld has the id %d, but the model has %lld tokens; "
+                           "name the model's own tokenizer (tokenizer_path=)", path, (long long)i,
+                           ids->ids[i], (long long)vocab);
+    return MX_OK;
+}
+
 /* The tokens of the text `key` names, as many as `most` says at most. */
 static mx_status read_text(mx_invocation *inv, const mx_model_ref *m, const char *key,
                            const char *most_key, mx_tokens *ids)
@@ -30,6 +40,7 @@ static mx_status read_text(mx_invocation *inv, const mx_model_ref *m, const char
     MX_TRY_OUT(st, mx_file_read(&a, path, (size_t)1 << 28, &text, &n));
     MX_TRY_OUT(st, mx_tokenizer_encode(tok, text, n, &(mx_encode_options){0}, ids));
     MX_TRY_OUT(st, mx_tokenizer_check_model(tok, m->spec.summary.vocab));
+    MX_TRY_OUT(st, check_ids(ids, path, m->spec.summary.vocab));
     int64_t most = mx_config_int(c, most_key);
     ids->n = ids->n < most ? ids->n : most;
     if (ids->n < 2)

@@ -88,6 +88,10 @@ expect 2 'needs a text' quantize wide no quantization=int4 calibration=gptq
 expect 2 'read by calibration=gptq and smoothquant' quantize wide no quantization=int4 calibration_text="$tmp/text"
 expect 2 'goes with quantization=fp8, int8 or int4, not with nf4' quantize wide no quantization=nf4 calibration=gptq \
     calibration_text="$tmp/text"
+# texts in another model's tokens are refused
+mkdir "$tmp/others" && sed 's/"t": [0-9]*/"t": 1000/' "$tmp/letters/tokenizer.json" > "$tmp/others/tokenizer.json"
+expect 3 'has the id 1000, but the model has 160 tokens' "$maxc" quantize tests/fixtures/models/qwen3 output="$tmp/no" group_size=8 \
+    quantization=int4 calibration=gptq calibration_text="$tmp/more" tokenizer_path="$tmp/others" device=cpu
 printf 'too short' > "$tmp/short"
 expect 3 'the calibration text has [0-9]* tokens, expected 512 or more' quantize wide no quantization=int4 calibration=gptq \
     calibration_text="$tmp/short"

@@ -64,8 +64,9 @@ grep -q '"input_activations": null' "$tmp/int8/config.json" || { echo "$0: int8 
 expect 0 'weights quantized' q w8a8 quantization=int8 quantize_activations=true
 grep -q '"format": "int-quantized"' "$tmp/w8a8/config.json" || { echo "$0: w8a8 is not in bytes"; bad=1; }
 grep -q '"dynamic": true' "$tmp/w8a8/config.json" || { echo "$0: w8a8 does not ask for activations"; bad=1; }
-# logits of transformers 5.23 with compressed-tensors 0.20 from this directory, activations rounded as it rounds them
-expect 0 '^logits .* ok' "$maxc" verify "$tmp/w8a8" golden=tests/fixtures/quantized/qwen3-w8a8.safetensors tolerance=1e-5
+# logits of transformers 5.23 with compressed-tensors 0.20 from this directory, activations rounded as it rounds them: a
+# number that falls on the other side of a border changes them by 0.6 %, codes without zero points by 5 %
+expect 0 '^logits .* ok' "$maxc" verify "$tmp/w8a8" golden=tests/fixtures/quantized/qwen3-w8a8.safetensors tolerance=1e-2
 expect 0 '7 weights quantized' q some quantization=int8 keep='*.layers.1.*'
 # perplexity, of a model of bytes
 printf 'a text to be read by a model that has learned little, and then by the same model in fewer bits\n' > "$tmp/text"
