@@ -60,10 +60,13 @@ static mx_status run(mx_invocation *inv)
     mx_mesh_plan_fini(&mesh);
     MX_TRY(st);
     strcmp(mx_config_text(c, "format"), "json") == 0 ? print_json(&report) : print_text(&report);
+    bool rounds = o.compile.compute == MX_F32 && mx_device_kind_find(o.device)->traits->host_memory;
     for (int i = 0; i < report.n; i++)
         if (!report.row[i].ok)
-            return mx_fail(MX_CHECK_FAILED, "%s: %s is out of tolerance", inv->args[0],
-                           report.row[i].name);
+            return mx_fail(MX_CHECK_FAILED, "%s: %s is out of tolerance%s", inv->args[0],
+                           report.row[i].name,
+                           rounds ? "; exact=true says whether float32's rounding is the cause"
+                                  : "");
     return MX_OK;
 }
 

@@ -8,7 +8,8 @@
  * `offload` are kept under every policy (offload.c moves the latter).
  *
  * Under every policy a weight that was gathered over a mesh is gathered again, a quantized weight
- * is dequantized again, and random numbers are drawn again.
+ * is dequantized again, and random numbers are drawn again; the experts that a token chose are kept
+ * (8 bytes for each of them).
  *
  * A value that is made from one tensor of its size and small ones (a GEMM's result and its bias, a
  * row less its mean) is not kept itself. Its inputs are, and the forward pass writes one tensor
@@ -117,10 +118,19 @@ static bool is_models_split(const mx_node *n)
     return !concats_weights(w->op == &mx_op_all_gather ? w->in[0] : w);
 }
 
+/* The experts of a token. In bfloat16 scores that are computed again differ in their last bits from
+ * the first ones, since other nodes are fused: where two are as good as equal the backward pass
+ * would go through another expert than the forward pass did. */
+static bool is_choice(const mx_node *n)
+{
+    return n->op == &mx_op_top_k;
+}
+
 /* Should this forward value be kept? `user` is the node on whose behalf we ask. */
 static bool kept(remat *r, const mx_node *n, const mx_node *user)
 {
-    if (is_source(n) || is_models_split(n) || is_named(r, n) || n->stage != user->stage)
+    if (is_source(n) || is_models_split(n) || is_named(r, n) || n->stage != user->stage ||
+        is_choice(n))
         return true;
     if (is_made_again(n) || concats_weights(n))
         return false;

@@ -38,7 +38,7 @@ awk -v a="$a" -v b="$b" 'BEGIN { exit !(b > 0 && b < a) }' || { echo "plan_mesh.
 # ... and added up piece by piece: more pieces need no more memory, and less than none where sequences are long.
 c=$(activations num_mlp_tiling=16)
 awk -v b="$b" -v c="$c" 'BEGIN { exit !(c > 0 && c < b) }' || { echo "plan_mesh.sh: activations of $b bytes in 2 pieces, of $c in 16"; bad=1; }
-long() { $maxc plan model_name=llama3.1-8b chip=h100 mesh=context=8 max_target_length=131072 per_device_batch_size=0.125 \
+long() { $maxc plan model_name=llama3.1-8b base_num_decoder_layers=4 chip=h100 mesh=context=8 max_target_length=131072 per_device_batch_size=0.125 \
     remat_policy=full format=json "$@" | sed -n 's/.*"total": \([0-9.e+]*\).*/\1/p'; }
 a=$(long) b=$(long num_mlp_tiling=16)
 awk -v a="$a" -v b="$b" 'BEGIN { exit !(b > 0 && b < a) }' || { echo "plan_mesh.sh: $a bytes whole, $b in 16 pieces"; bad=1; }

@@ -162,7 +162,8 @@ static void run_kind(const char *kind, int ranks, int steps, double first, doubl
  * of microbatches in float32. */
 MX_TEST(meshes_of_a_hybrid_differ_by_rounding_alone)
 {
-    static const char *const meshes[] = {"stage=4,tensor=2", "stage=4,context=2", "sequence=4"};
+    static const char *const meshes[] = {"stage=4,tensor=2", "stage=4,context=2", "sequence=4",
+                                         "context=4", "fsdp=2,context=2,tensor=2"};
     mesh_case c = case_of("delta", 8, 0);
     mesh_run r;
     c.dtype = MX_F64;
