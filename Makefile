@@ -65,7 +65,7 @@ else ifeq ($(MODE),fuzz)
   CC := clang
   OPT := -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -DMX_TEST_BUILD
   LDOPT := -fsanitize=fuzzer,address,undefined
-  EXTRA_CFLAGS += -Wno-error
+  EXTRA_CFLAGS += -Wno-error -Wno-unknown-warning-option -Wno-psabi -Wno-pass-failed
 else
   B := $(BUILD)/release
   OPT := -O3

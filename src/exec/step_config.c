@@ -67,11 +67,10 @@ static bool is_place(const mx_key *k)
 static bool goes_with_custom_alone(const mx_config *cfg, const mx_key *k)
 {
     mx_str value = {0};
-    mx_config_print(cfg, k->name, &value);
-    const char *v = mx_str_text(&value);
-    bool alone = strcmp(v, k->fallback) != 0 && strcmp(v, "offload") != 0;
+    mx_config_print(cfg, k->name, &value); /* as it is written, maybe in quotes */
+    bool kept = strstr(mx_str_text(&value), "device") != NULL;
     mx_str_fini(&value);
-    return alone;
+    return kept && strcmp(k->fallback, "device") != 0;
 }
 
 static mx_status add_tensor(const mx_config *cfg, const mx_key *k, mx_arena *a, bool custom,

@@ -6,12 +6,14 @@
 #include "serve/server_impl.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <netdb.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 enum {
     CONNECTIONS = 4096,
@@ -422,6 +424,19 @@ static void say_nothing(void *ctx, const char *fmt, va_list ap)
     (void)ctx, (void)fmt, (void)ap;
 }
 
+/* Why an address cannot be listened on: libmicrohttpd 1.0 leaves another errno than bind's. */
+static int why_not(const struct addrinfo *at, int otherwise)
+{
+    int on = 1, why = otherwise, fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return why;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(fd, at->ai_addr, at->ai_addrlen) || listen(fd, 1))
+        why = errno;
+    close(fd);
+    return why;
+}
+
 mx_status mx_http_start(mx_server *s)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found = NULL;
@@ -442,7 +457,9 @@ mx_status mx_http_start(mx_server *s)
         MHD_OPTION_NOTIFY_COMPLETED, complete, s, MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_CONNECTION_TIMEOUT,
         IDLE_S, MHD_OPTION_END);
+    int why = s->daemon ? 0 : why_not(found, errno);
     freeaddrinfo(found);
+    errno = why;
     if (!s->daemon)
         return mx_fail_errno(MX_DEVICE,
                              "cannot listen on %s port %d; give another port=", s->o.host,

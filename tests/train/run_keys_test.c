@@ -34,6 +34,9 @@ MX_TEST(keys_without_effect_are_named)
     log = tiny_text(folder, "e", "log.txt");
     MX_CHECK(!strstr(log, "have no effect"), "%s", log);
     free(log);
+    MX_CHECK_ERROR(tiny_train(folder, "f", (const char *[]){"steps=1", "remat_policy=full",
+                                                            "query_proj=offload", NULL}),
+                   "query_proj=offload goes with remat_policy=custom");
     MX_CHECK_ERROR(tiny_train(folder, "c", (const char *[]){"steps=1", "enable_wandb=true", NULL}),
                    "wandb sync --sync-tensorboard");
     mx_status_free(mx_io_remove_tree(NULL, folder));
