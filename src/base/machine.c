@@ -3,6 +3,7 @@
 
 #include "base/str.h"
 #include <dirent.h>
+#include <malloc.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -135,6 +136,11 @@ void mx_machine_read(mx_machine *m)
     struct utsname u;
     if (uname(&u) == 0)
         snprintf(m->kernel, sizeof m->kernel, "%.40s %.50s", u.sysname, u.release);
+}
+
+void mx_machine_return_memory(void)
+{
+    malloc_trim(0);
 }
 
 void mx_machine_allow_files(int64_t need)

@@ -27,5 +27,7 @@ typedef struct {
 void mx_machine_read(mx_machine *m);
 /* Lets the process have `need` files and connections open, as far as the hard limit goes. */
 void mx_machine_allow_files(int64_t need);
+/* Gives memory that was freed back to the system: the allocator keeps it, for each thread. */
+void mx_machine_return_memory(void);
 
 #endif

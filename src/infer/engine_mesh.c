@@ -1,9 +1,11 @@
 /* engine_mesh.c - see engine_mesh.h. */
 #include "infer/engine_mesh.h"
 
+#include "dist/launch.h"
 #include "exec/virtual_ranks.h"
 #include "infer/batch_ranks.h"
 #include "infer/engine_impl.h"
+#include <stdlib.h>
 
 typedef struct {
     const mx_engine_use *u;
@@ -62,6 +64,18 @@ static mx_status check(const mx_engine_options *o)
                    o->images ? " (max_images=0: prompts without images)" : "");
 }
 
+/* Each process would serve the whole mesh for itself. */
+static mx_status check_alone(const mx_engine_use *u)
+{
+    mx_launch p;
+    MX_TRY(mx_launch_find(&p, getenv));
+    if (p.size <= 1)
+        return MX_OK;
+    return mx_fail(MX_USAGE,
+                   "mesh=: %s runs the ranks of a mesh as threads of one process, and %s has "
+                   "started %d; start one, without a launcher", u->what, p.launcher, p.size);
+}
+
 mx_status mx_engine_run(const mx_engine_use *u)
 {
     mx_mesh_plan mesh = {0};
@@ -72,6 +86,8 @@ mx_status mx_engine_run(const mx_engine_use *u)
         st = use_one(u, u->o);
     else if (!st)
         st = check(u->o);
+    if (!st && mesh.ranks > 1)
+        st = check_alone(u);
     if (!st && mesh.ranks > 1) {
         job j = {u, mx_batch_ranks_new(mesh.ranks)};
         if (!mx_config_is_users(u->c, "sharding_tolerance"))

@@ -253,6 +253,8 @@ mx_status mx_server_run(mx_server *s)
             give_news(s, r);
         bool polls = mx_clock_now() - polled > POLL_S;
         poll_calls(s, polls);
+        if (polls)
+            mx_links_sweep(&s->links);
         polled = polls ? mx_clock_now() : polled;
     }
     flush_and_stop(s);
@@ -272,6 +274,7 @@ mx_status mx_server_open(mx_server **out, mx_engine *e, const mx_served *served,
     pthread_cond_init(&s->wake, &a);
     pthread_condattr_destroy(&a);
     pthread_cond_init(&s->errand_done, NULL);
+    mx_links_init(&s->links);
     pthread_mutex_init(&s->lock, NULL);
     s->counts = mx_engine_count(e);
     *out = NULL;
@@ -293,6 +296,7 @@ void mx_server_close(mx_server *s)
     mx_readers_stop(s->readers);
     mx_http_stop(s);
     mx_readers_close(s->readers);
+    mx_links_fini(&s->links);
     pthread_cond_destroy(&s->wake);
     pthread_cond_destroy(&s->errand_done);
     pthread_mutex_destroy(&s->lock);

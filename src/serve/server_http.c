@@ -252,9 +252,33 @@ static void find(mx_exchange *x, const char *method, mx_str *allowed)
         }
 }
 
+/* A connection has come, or goes; *context is its mx_link. */
+static void note_connection(void *ctx, struct MHD_Connection *connection, void **context,
+                            enum MHD_ConnectionNotificationCode what)
+{
+    mx_server *s = ctx;
+    if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+        const union MHD_ConnectionInfo *i =
+            s->mhd.get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+        *context = i ? mx_link_open(&s->links, i->connect_fd) : NULL;
+    } else if (*context) {
+        mx_link_close(&s->links, *context);
+        *context = NULL;
+    }
+}
+
+static void link_receives(mx_server *s, struct MHD_Connection *connection, bool receives)
+{
+    const union MHD_ConnectionInfo *i =
+        s->mhd.get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    if (i && i->socket_context)
+        mx_link_receives(&s->links, i->socket_context, receives);
+}
+
 static enum MHD_Result route(mx_exchange *x, const char *method, const char *path)
 {
     x->routed = true;
+    link_receives(x->server, x->connection, false);
     x->path = path;
     mx_str allowed = {0};
     find(x, method, &allowed);
@@ -404,8 +428,8 @@ static void complete(void *ctx, struct MHD_Connection *connection, void **state,
                      enum MHD_RequestTerminationCode why)
 {
     mx_exchange *x = *state;
-    (void)ctx, (void)connection;
     *state = NULL;
+    link_receives(ctx, connection, true);
     if (!x)
         return;
     pthread_mutex_lock(&x->lock);
@@ -454,7 +478,8 @@ mx_status mx_http_start(mx_server *s)
     s->daemon = s->mhd.start_daemon(
         flags | MHD_USE_ERROR_LOG, (uint16_t)s->o.port, NULL, NULL, handle, s,
         MHD_OPTION_EXTERNAL_LOGGER, say_nothing, NULL, MHD_OPTION_SOCK_ADDR, found->ai_addr,
-        MHD_OPTION_NOTIFY_COMPLETED, complete, s, MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS,
+        MHD_OPTION_NOTIFY_COMPLETED, complete, s, MHD_OPTION_NOTIFY_CONNECTION, note_connection, s,
+        MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_CONNECTION_TIMEOUT,
         IDLE_S, MHD_OPTION_END);
     int why = s->daemon ? 0 : why_not(found, errno);

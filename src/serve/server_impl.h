@@ -2,6 +2,7 @@
 #ifndef MX_SERVE_SERVER_IMPL_H
 #define MX_SERVE_SERVER_IMPL_H
 
+#include "serve/links.h"
 #include "serve/metrics.h"
 #include "serve/mhd.h"
 #include "serve/readers.h"
@@ -65,6 +66,7 @@ struct mx_server {
     mx_mhd mhd;
     struct MHD_Daemon *daemon;
     mx_readers *readers;
+    mx_links links;
     atomic_size_t body_bytes; /* of large bodies that are held, together */
     pthread_mutex_t lock;     /* of what follows */
     pthread_cond_t wake, errand_done;

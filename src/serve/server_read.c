@@ -1,5 +1,8 @@
 /* server_read.c - requests are read, and calls go on to the engine. In the readers' threads. */
+#include "base/machine.h"
 #include "serve/server_impl.h"
+
+enum { MUCH = 1 << 20 }; /* a body beyond this leaves much memory behind */
 
 bool mx_server_refuses(mx_server *s, int64_t parts, mx_api_error *why)
 {
@@ -55,6 +58,7 @@ static void read_call(mx_exchange *x)
 
 void mx_exchange_read(mx_exchange *x)
 {
+    bool much = x->body.len > MUCH;
     if (mx_exchange_hung_up(x)) {
         mx_exchange_give(x, NULL, 499, true);
     } else if (x->api) {
@@ -65,6 +69,8 @@ void mx_exchange_read(mx_exchange *x)
         mx_exchange_give(x, NULL, x->status, true);
     }
     mx_exchange_release(x);
+    if (much)
+        mx_machine_return_memory();
 }
 
 mx_status mx_server_on_engine(mx_server *s, mx_status (*run)(void *ctx), void *ctx)

@@ -45,6 +45,31 @@ talk() { echo hello | "$maxc" chat $m max_new_tokens=8 num_threads=2 "$@" 2> "$d
 one=$(talk)
 [ -n "$one" ] && [ "$(talk mesh=tensor=2)" = "$one" ] || fail "tensor=2 says something else: $(cat "$d/err")"
 
+# A server on a mesh: answers and streams are those of one device, several at a time, one of them of a client that leaves.
+serve_with() { # MODEL KEY=VALUE...: the answers of a server
+    : > "$d/out" # before the server's shell does so
+    "$maxc" serve "$@" tokenizer_path=$m port=0 num_threads=2 served_model_name=m max_model_len=64 > "$d/out" 2> "$d/err" &
+    server=$!
+    until url=$(sed -n 's/^m: \(http:.*\)/\1/p' "$d/out") && [ -n "$url" ]; do
+        kill -0 $server 2> "$d/null" || { fail "no server: $(cat "$d/err")"; return; }
+        sleep 0.1
+    done
+    for k in 1 2 3; do
+        curl -s --max-time 120 "$url/v1/completions" -d "{\"prompt\":[5,6,7,8,$k],\"max_tokens\":12,\"temperature\":0,\"ignore_eos\":true,\"return_token_ids\":true}" > "$d/c$k" &
+        eval "p$k=$!"
+    done
+    curl -sN --max-time 0.2 "$url/v1/completions" -d '{"prompt":[5,6],"max_tokens":60,"ignore_eos":true,"stream":true}' > "$d/left"
+    curl -sN --max-time 120 "$url/v1/completions" -d '{"prompt":[9,10],"max_tokens":12,"temperature":0,"ignore_eos":true,"stream":true,"return_token_ids":true}' > "$d/c4"
+    wait $p1 $p2 $p3
+    kill -TERM $server
+    wait $server || fail "a server on a mesh ended with $?: $(cat "$d/err")"
+    sed -n 's/.*"token_ids":\(\[[^]]*\]\).*/\1/p' "$d/c1" "$d/c2" "$d/c3" "$d/c4" | tr -d '[]\n'
+}
+for trial in "$m mesh=tensor=2" "tests/fixtures/models/mixtral mesh=data=2,expert=2"; do
+    one=$(serve_with "${trial% *}") many=$(serve_with "${trial% *}" "${trial#* }")
+    [ -n "$one" ] && [ "$many" = "$one" ] || fail "$trial serves something else: $many, one device $one"
+done
+
 refused() { # STATUS WORDS ARGUMENTS...
     want=$1 words=$2; shift 2
     rc=0; "$maxc" "$@" > "$d/out" 2>&1 || rc=$?
@@ -55,6 +80,9 @@ refused 2 'no mesh has an axis `tenser`' verify tests/fixtures/models/llama3 mes
 refused 2 'multiplies to 2 ranks and there are 3' verify tests/fixtures/models/llama3 mesh=tensor=2 virtual_ranks=3
 refused 2 'stage' serve $m port=0 mesh=stage=2
 refused 2 'the engine does this on one device alone' serve $m port=0 max_loras=1 mesh=tensor=2
+export RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=1
+refused 2 'as threads of one process, and torchrun has started 2' serve $m port=0 mesh=tensor=2
+unset RANK WORLD_SIZE MASTER_ADDR MASTER_PORT
 refused 2 'argument ici_fsdp_parallelism=3: the mesh multiplies to 3 ranks and there are 2' train run_name=r base_output_directory="$d" \
     ici_fsdp_parallelism=3 virtual_ranks=2
 refused 2 'layers.0.self_attn: .*ulysses: 6 query heads and 6 key heads do not divide by context=4; use ring' train \

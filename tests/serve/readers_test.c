@@ -8,6 +8,7 @@
 #include "base/str.h"
 #include "serve/server.h"
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -108,6 +109,23 @@ static double health(int port)
     return mx_clock_now() - began;
 }
 
+static long resident_mb(void)
+{
+    long all = 0, resident = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (!f || fscanf(f, "%ld %ld", &all, &resident) != 2)
+        resident = 0;
+    if (f)
+        fclose(f);
+    return resident * (sysconf(_SC_PAGESIZE) >> 10) >> 10;
+}
+
+/* Sanitizers keep what is freed. */
+static bool sanitized(void)
+{
+    return dlsym(RTLD_DEFAULT, "__asan_init") || dlsym(RTLD_DEFAULT, "__tsan_init");
+}
+
 static void *run(void *server)
 {
     MX_CHECK_OK(mx_server_run(server));
@@ -181,7 +199,10 @@ MX_TEST(costly_requests_keep_nobody_waiting)
                             .drain_s = 30, .stuck_s = 60};
     MX_CHECK_OK(mx_server_open(&s, e, &served, &so));
     pthread_create(&thread, NULL, run, s);
+    long before = resident_mb();
     load(mx_server_port(s));
+    long kept = resident_mb() - before;
+    MX_CHECK(kept < 100 || sanitized(), "%ld MB are kept of what the requests took", kept);
     mx_stop_request(SIGTERM);
     pthread_join(thread, NULL);
     mx_server_close(s);

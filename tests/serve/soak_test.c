@@ -97,7 +97,7 @@ static void compose(load *l, client *c)
     const char *path = paths[draw(l, sizeof paths / sizeof *paths)];
     if (strstr(body, "messages"))
         path = "/v1/chat/completions";
-    switch (draw(l, 20)) {
+    switch (draw(l, 60)) {
     case 3: /* much to read */
         c->more = l->long_body;
         c->n_more = LONG;
@@ -110,8 +110,7 @@ static void compose(load *l, client *c)
                                 "POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
                                 "Content-Length: %d\r\n\r\n", TOO_LONG + 1);
         break;
-    case 0:
-    case 5: /* a body that is not all there */
+    case 0: /* a body that is not all there */
         c->unasked = true;
         c->n = (size_t)snprintf(c->text, sizeof c->text,
                                 "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\n\r\n%s",
@@ -122,6 +121,7 @@ static void compose(load *l, client *c)
         c->n = (size_t)snprintf(c->text, sizeof c->text, "GET /metrics HTTP/1.0\r\n\r\n");
         break;
     case 2:
+    case 5:
     case 7:
         c->n = (size_t)snprintf(c->text, sizeof c->text, "NONSENSE\r\n%s\r\n\r\n", path);
         break;
@@ -231,7 +231,7 @@ static void drive(load *l)
             client *c = &l->client[i];
             if (c->fd < 0 && now < end)
                 open_client(l, c);
-            bool late = now > end + (c->unasked ? 0 : 60);
+            bool late = now > end + (c->unasked ? 0 : 60 + 0.1 * l->n); /* all wait in a queue */
             l->stuck += c->fd >= 0 && late && !c->unasked;
             if (c->fd >= 0 && (now > c->leaves || late))
                 close_client(l, c, false);
@@ -287,7 +287,7 @@ MX_TEST(soak_serve)
     pthread_t thread;
     load l = {.n = (int)env("MX_SOAK_CONNECTIONS", 40)};
     double seconds = (double)env("MX_SOAK_SECONDS", 2);
-    struct rlimit files = {(rlim_t)l.n * 2 + 256, (rlim_t)l.n * 2 + 256};
+    struct rlimit files = {(rlim_t)l.n * 4 + 256, (rlim_t)l.n * 4 + 256};
     if (l.n > 300)
         setrlimit(RLIMIT_NOFILE, &files);
     signal(SIGPIPE, SIG_IGN);
@@ -307,7 +307,7 @@ MX_TEST(soak_serve)
                         .max_length = mx_engine_max_length(e), .vocab = mx_engine_vocab(e),
                         .width = mx_engine_width(e),
                         .usual = {.temperature = 1, .top_p = 1, .repetition_penalty = 1}};
-    mx_server_options so = {.host = "127.0.0.1", .most_calls = l.n / 2 + 1, .body_bytes = TOO_LONG,
+    mx_server_options so = {.host = "127.0.0.1", .most_calls = 2 * l.n, .body_bytes = TOO_LONG,
                             .drain_s = 30, .stuck_s = 60};
     int before = open_files();
     MX_CHECK_OK(mx_server_open(&l.server, e, &served, &so));
