@@ -41,6 +41,7 @@ typedef struct mx_optimizer_rule {
     const char *alias;      /* another name of it; NULL: none */
     int moments;            /* numbers of state a weight, for estimates */
     double moment_bytes;    /* of each; 0: as mu_dtype and nu_dtype say */
+    double instructions;    /* of a GPU's thread a weight, for estimates; 0: bytes take longer */
     bool rounds;            /* can round bfloat16 weights at random: weight_dtype=bfloat16 */
     bool by_shard;          /* element by element: each rank may update its shard of a weight */
     /* Reads its own keys into what mx_optimizer.own will be, in the arena; NULL: has none. */

@@ -34,6 +34,7 @@ typedef struct {
     /* bytes per parameter: weight, its copy for GEMMs, gradient, optimizer state; and what an
      * update reads and writes */
     double weight_bytes, copy_bytes, gradient_bytes, state_bytes, update_bytes;
+    double update_instructions; /* a parameter; 0: moving the bytes takes longer */
 } mx_run_kind;
 
 typedef struct {

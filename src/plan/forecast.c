@@ -66,7 +66,8 @@ mx_status mx_run_kind_of(mx_run_kind *r, const mx_config *c, const mx_model_spec
                        .weight_bytes = thin ? 2 : 4,
                        .copy_bytes = narrow && !thin ? 2 : 0,
                        .gradient_bytes = o.compile.narrow_grads ? 2 : 4,
-                       .state_bytes = moment};
+                       .state_bytes = moment,
+                       .update_instructions = rule->instructions};
     mx_run_kind_quantize(r, recipe);
     r->update_bytes =
         2 * r->weight_bytes + r->copy_bytes + 2 * r->gradient_bytes + 2 * r->state_bytes;

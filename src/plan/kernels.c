@@ -136,11 +136,16 @@ double mx_recurrence_seconds(const mx_plan_chip *c, double flops, double bytes, 
 /* Thread instructions of quantize.cu's inner loop for a number, as compiled for sm_90. */
 static const double RANDOM_INSTRUCTIONS = 51;
 
-double mx_random_seconds(const mx_plan_chip *c, double numbers, double bytes)
+double mx_issue_seconds(const mx_plan_chip *c, double numbers, double instructions, double bytes)
 {
     double issued = c->peak[MX_RATE_F32] / 2; /* an instruction of a lane is two FLOP at most */
-    double computed = issued > 0 ? numbers * RANDOM_INSTRUCTIONS / issued : 0;
+    double computed = issued > 0 ? numbers * instructions / issued : 0;
     return fmax(0, computed - bytes / (c->bytes_per_second * c->memory_share));
+}
+
+double mx_random_seconds(const mx_plan_chip *c, double numbers, double bytes)
+{
+    return mx_issue_seconds(c, numbers, RANDOM_INSTRUCTIONS, bytes);
 }
 
 double mx_stream_seconds(const mx_plan_chip *c, double bytes, double kernels)

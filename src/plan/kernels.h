@@ -28,7 +28,9 @@ double mx_attention_seconds(const mx_plan_chip *c, double flops, double length, 
 /* One pass of the delta rule and the like; backward counts 2.5 times the forward pass's FLOPs. */
 double mx_recurrence_seconds(const mx_plan_chip *c, double flops, double bytes, bool backward);
 
-/* What rounding `numbers` with random bits, a hash for each, takes beside moving `bytes`. */
+/* What a kernel with so many thread instructions a number takes beside moving `bytes`. */
+double mx_issue_seconds(const mx_plan_chip *c, double numbers, double instructions, double bytes);
+/* The same of rounding with random bits, a hash for each. */
 double mx_random_seconds(const mx_plan_chip *c, double numbers, double bytes);
 
 /* Kernels that together stream `bytes`. */

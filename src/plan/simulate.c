@@ -319,7 +319,9 @@ double mx_update_seconds(const mx_cost_request *q, double window)
     double mine =
         parts ? dense / replicas.size + expert / experts.size : dense + expert;
     double exposed = fmax(sums * 0.1, sums - window) + fmax(back * 0.1, back - window / 2);
-    return exposed + mx_stream_seconds(q->chip, mine * r->update_bytes, 0);
+    double bytes = mine * r->update_bytes;
+    return exposed + mx_stream_seconds(q->chip, bytes, 0) +
+           mx_issue_seconds(q->chip, mine, r->update_instructions, bytes);
 }
 
 void mx_simulate_step(const mx_cost_request *q, const mx_layer_costs *c, mx_step_time *out,
