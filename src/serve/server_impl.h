@@ -105,8 +105,6 @@ void mx_exchange_drop_body(mx_exchange *x);
 void mx_exchange_read(mx_exchange *x);
 /* Has the engine's thread do it between two steps; MX_STOPPED: it takes nothing more. */
 mx_status mx_server_on_engine(mx_server *s, mx_status (*run)(void *ctx), void *ctx) MX_MUST_USE;
-/* Why so many more answers are not taken now: true. */
-bool mx_server_refuses(mx_server *s, int64_t parts, mx_api_error *why);
 
 /* Is the engine making progress? Takes the server's lock. */
 bool mx_server_healthy(mx_server *s, mx_str *why);

@@ -4,7 +4,8 @@
 
 enum { MUCH = 1 << 20 }; /* a body beyond this leaves much memory behind */
 
-bool mx_server_refuses(mx_server *s, int64_t parts, mx_api_error *why)
+/* Why so many more answers are not taken now: true. The lock is held. */
+static bool refuses(mx_server *s, int64_t parts, mx_api_error *why)
 {
     bool broken = s->broken, full = s->n_calls + parts > s->o.most_calls && s->n_calls > 0;
     if (s->draining || broken)
@@ -21,7 +22,7 @@ static void enqueue(mx_exchange *x)
     mx_server *s = x->server;
     mx_api_error why;
     pthread_mutex_lock(&s->lock);
-    bool refused = mx_server_refuses(s, x->call.n_parts, &why);
+    bool refused = refuses(s, x->call.n_parts, &why);
     if (!refused) {
         s->n_calls += x->call.n_parts;
         x->holders++; /* before anyone else has it */
@@ -41,7 +42,7 @@ static void read_call(mx_exchange *x)
     mx_api_error why;
     int status = 0;
     pthread_mutex_lock(&s->lock);
-    bool refused = mx_server_refuses(s, 1, &why); /* it may cost seconds to read */
+    bool refused = refuses(s, 1, &why); /* it may cost seconds to read */
     pthread_mutex_unlock(&s->lock);
     if (refused) {
         mx_exchange_refuse(x, &why);

@@ -6,6 +6,7 @@
 #include "../compile/graph_run.h"
 #include "ir/attention.h"
 #include "ops.h"
+#include "ops/dequant_matmul.h"
 #include "ops/linear_xent.h"
 #include "op_trial.h"
 #include "../test.h"
@@ -316,7 +317,7 @@ static const large_case large_layout[] = {
 #define W4(n, k) {2, {n, (k) / 2}, MX_U8, 0, 256}
 #define F8(n, k) {2, {n, k}, MX_F8_E4M3, -3, 3, .no_grad = true, .fixed = true}
 #define SCALES(n, groups) {2, {n, groups}, .lo = 0.001, .hi = 0.01, .no_grad = true, .fixed = true}
-static const struct { bool wide; } narrow_y = {false}, wide_y = {true};
+static const mx_dequant_attr narrow_y = {.wide = false}, wide_y = {.wide = true};
 static const large_case large_codes[] = {
     {"dequant_matmul", {3, {FIXED(2, {1, 512}), W8(4301, 512), SCALES(4301, 1)}, &narrow_y}},
     {"dequant_matmul", {3, {FIXED(2, {3, 512}), F8(4501, 512), SCALES(4501, 1)}, &narrow_y}},
