@@ -60,7 +60,9 @@ static void read_call(mx_exchange *x)
 void mx_exchange_read(mx_exchange *x)
 {
     bool much = x->body.len > MUCH;
-    if (x->api) {
+    if (mx_exchange_hung_up(x)) {
+        mx_exchange_give(x, NULL, 499, true);
+    } else if (x->api) {
         read_call(x);
     } else {
         x->endpoint->answer(x);
