@@ -108,7 +108,7 @@ rc=0; (train "$d/file" 3) > "$d/out" 2>&1 || rc=$?
 # The folder of a run is deleted under it: training goes on and says so.
 (train "$d/gone" 100000 checkpoint_period=10 max_checkpoint_failures=0 local_checkpoint_directory="$d/none/none") > "$d/gone.log" 2>&1 & pid=$!
 started $pid "$d/gone"
-rm -rf "$d/gone/r/checkpoints"
+until rm -rf "$d/gone/r/checkpoints" 2> /dev/null; do :; done # a save may be writing there
 while kill -0 $pid 2> /dev/null && ! grep -q 'checkpoint failed' "$d/gone.log"; do sleep 0.02; done
 kill -0 $pid 2> /dev/null || fail "a deleted folder ended the run: $(tail -n 3 "$d/gone.log")"
 kill -TERM $pid 2> /dev/null; rc=0; wait $pid || rc=$?
