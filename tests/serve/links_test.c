@@ -1,6 +1,7 @@
 /* links_test.c - clients that leave in the middle of a request, with the last bytes that they send,
  * are let go at once, not after a minute. */
 #include "../test.h"
+#include "process_state.h"
 
 #include "base/signals.h"
 #include "serve/server.h"
@@ -15,17 +16,6 @@
 #include <unistd.h>
 
 enum { CLIENTS = 60 };
-
-static int open_files(void)
-{
-    int n = 0;
-    DIR *d = opendir("/proc/self/fd");
-    while (d && readdir(d))
-        n++;
-    if (d)
-        closedir(d);
-    return n;
-}
 
 /* Sends a part of a request and leaves. */
 static void leave(int port, int i)

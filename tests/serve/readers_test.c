@@ -2,6 +2,7 @@
  * and a form of 200,000 choices on their way, the stream of another client goes on and /health
  * answers. */
 #include "../test.h"
+#include "process_state.h"
 
 #include "base/clock.h"
 #include "base/signals.h"
@@ -109,17 +110,6 @@ static double health(int port)
     return mx_clock_now() - began;
 }
 
-static long resident_mb(void)
-{
-    long all = 0, resident = 0;
-    FILE *f = fopen("/proc/self/statm", "r");
-    if (!f || fscanf(f, "%ld %ld", &all, &resident) != 2)
-        resident = 0;
-    if (f)
-        fclose(f);
-    return resident * (sysconf(_SC_PAGESIZE) >> 10) >> 10;
-}
-
 /* Sanitizers keep what is freed. */
 static bool sanitized(void)
 {
@@ -199,9 +189,9 @@ MX_TEST(costly_requests_keep_nobody_waiting)
                             .drain_s = 30, .stuck_s = 60};
     MX_CHECK_OK(mx_server_open(&s, e, &served, &so));
     pthread_create(&thread, NULL, run, s);
-    long before = resident_mb();
+    long before = resident_kb();
     load(mx_server_port(s));
-    long kept = resident_mb() - before;
+    long kept = (resident_kb() - before) >> 10;
     MX_CHECK(kept < 100 || sanitized(), "%ld MB are kept of what the requests took", kept);
     mx_stop_request(SIGTERM);
     pthread_join(thread, NULL);

@@ -5,6 +5,7 @@
  * MX_SOAK_SECONDS and MX_SOAK_CONNECTIONS make it longer and wider: make soak-serve.
  */
 #include "../test.h"
+#include "process_state.h"
 
 #include "base/clock.h"
 #include "base/rng.h"
@@ -252,28 +253,6 @@ static void *run(void *server)
     return NULL;
 }
 
-static int open_files(void)
-{
-    int n = 0;
-    DIR *d = opendir("/proc/self/fd");
-    while (d && readdir(d))
-        n++;
-    if (d)
-        closedir(d);
-    return n;
-}
-
-static long resident_pages(void)
-{
-    long all = 0, resident = 0;
-    FILE *f = fopen("/proc/self/statm", "r");
-    if (!f || fscanf(f, "%ld %ld", &all, &resident) != 2)
-        resident = 0;
-    if (f)
-        fclose(f);
-    return resident;
-}
-
 MX_TEST(soak_serve)
 {
     static const char model[] = "tests/fixtures/vision/gemma3";
@@ -321,13 +300,13 @@ MX_TEST(soak_serve)
         l.client[i].fd = -1;
     if (seconds >= 60)
         printf("http://127.0.0.1:%d, %ld MB before the load\n", mx_server_port(l.server),
-               resident_pages() * 4 / 1024);
+               resident_kb() >> 10);
     fflush(stdout);
     l.seconds = seconds / 2; /* warm */
     drive(&l);
-    long warm = resident_pages();
+    long warm = resident_kb();
     drive(&l);
-    long at_end = resident_pages(), grown = (at_end - warm) * 4 / 1024;
+    long at_end = resident_kb(), grown = (at_end - warm) >> 10;
     mx_stop_request(SIGTERM);
     pthread_join(thread, NULL);
     mx_engine_counts c = mx_engine_count(e);
@@ -345,7 +324,7 @@ MX_TEST(soak_serve)
                "+%ld MB in the second half; between pieces of an answer half below %.3g s, 99 of "
                "100 below %.3g s\n",
                (long long)l.opened, (long long)l.answered, (long long)l.refused, (long long)l.cut,
-               at_end * 4 / 1024, grown, gap_below(&l, 0.5), gap_below(&l, 0.99));
+               at_end >> 10, grown, gap_below(&l, 0.5), gap_below(&l, 0.99));
     mx_stop_clear();
     free(l.client);
     free(l.long_body);

@@ -119,7 +119,7 @@ MX_CLONES static void round_pairs(const float *x, uint16_t *even, uint16_t *odd)
     }
 }
 
-MX_CLONES static float most_of(const float *x, int64_t n)
+MX_CLONES float mx_dequant_most(const float *x, int64_t n)
 {
     uint32_t most = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -153,7 +153,7 @@ static void prepare_bytes(const mx_codes *w, const float *x, char *to)
 {
     int64_t wide = round_up(w->k, 2 * VECTOR), segment = segment_of(w), block = block_of(w);
     int8_t *hi = (int8_t *)to + HEAD, *lo = hi + wide;
-    float room[2 * VECTOR], most = most_of(x, w->k), factor = most > 0 ? TOP / most : 0;
+    float room[2 * VECTOR], most = mx_dequant_most(x, w->k), factor = most > 0 ? TOP / most : 0;
     int32_t offset = w->kind == MX_CODES_INT4 ? 8 : 128;
     int halves = (int)(block / VECTOR);
     *(float *)to = isfinite(most) ? most / TOP : NAN;

@@ -40,6 +40,9 @@ typedef struct {
     int64_t ldy;
 } mx_dequant_rows;
 
+/* The largest magnitude of n numbers; a NaN is larger than all. */
+float mx_dequant_most(const float *x, int64_t n);
+
 /* Is there such a CPU, and are the groups ones that its vectors take? */
 bool mx_dequant_can_prepare(const mx_codes *w);
 size_t mx_dequant_prepared_bytes(int64_t m, int64_t k);

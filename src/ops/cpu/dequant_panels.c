@@ -61,16 +61,6 @@ int64_t mx_code_row_bytes(int64_t k)
 
 /* --- prepared x --- */
 
-MX_CLONES static float most_of(const float *x, int64_t n)
-{
-    uint32_t most = 0;
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t bits = mx_bits_of_float(x[i]) & 0x7fffffff;
-        most = bits > most ? bits : most;
-    }
-    return mx_float_of_bits(most);
-}
-
 MX_CLONES static void split_bytes(const float *x, int64_t n, float factor, int8_t *hi, int8_t *lo)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -105,7 +95,7 @@ void mx_code_prepare(const mx_codes *w, const float *x, int64_t row, int64_t m, 
     int32_t *pairs = (int32_t *)(to + r * HEAD) + 2 * (row - first);
     int32_t *base = pairs + r * (k / 2), offset = w->kind == MX_CODES_INT4 ? 8 : 128;
     int8_t hi[PIECE], lo[PIECE];
-    float most = most_of(x, k), factor = most > 0 ? TOP / most : 0;
+    float most = mx_dequant_most(x, k), factor = most > 0 ? TOP / most : 0;
     ((float *)to)[row - first] = isfinite(most) ? most / TOP : NAN;
     if (!isfinite(most) || !isfinite(factor)) /* not numbers, or so small that all of it is 0 */
         factor = 0;
