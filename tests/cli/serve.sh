@@ -255,7 +255,11 @@ status() { curl -s -m 10 -o "$tmp/body" -w '%{http_code}' "$@"; }
 [ "$(status -H Host: "$url/version")" = 400 ] && grep -q Host "$tmp/body" || say "no Host: $(cat "$tmp/body")"
 [ "$(status --request-target "http://any:1/version" "$url")" = 200 ] || say "a whole address: $(cat "$tmp/body")"
 [ "$(status -H 'Content-Encoding: gzip' "$url$c" -d '{"prompt":"a"}')" = 415 ] || say "a compressed body: $(cat "$tmp/body")"
-[ "$(status -H 'Transfer-Encoding: gzip, chunked' -H 'Content-Length:' "$url$c" -d '{"prompt":"a"}')" = 501 ] || say "Transfer-Encoding: $(cat "$tmp/body")"
+# libmicrohttpd 1.0 answers that itself, with 400.
+case $(status -H 'Transfer-Encoding: gzip, chunked' -H 'Content-Length:' "$url$c" -d '{"prompt":"a"}') in
+400 | 501) ;;
+*) say "Transfer-Encoding: $(cat "$tmp/body")" ;;
+esac
 # Two lengths, which a proxy and a server could read differently.
 [ "$(curl -s -m 10 -o "$tmp/body" -w '%{http_code}' -H 'Transfer-Encoding: chunked' -H 'Content-Length: 3' "$url$c" -d '{"prompt":"a"}')" = 400 ] &&
     grep -q 'how long its body is' "$tmp/body" || say "two lengths: $(cat "$tmp/body")"
